@@ -337,7 +337,7 @@ async fn listen(config: &Config) -> Result<Vec<(String, Listener)>, StartError> 
     for address in &config.listen {
         let listener = match address {
             ListenAddress::Tcp(socket) => Listener::tcp(*socket).await,
-            ListenAddress::Unix(path) => Listener::unix(path).await,
+            ListenAddress::Unix(socket) => Listener::unix(socket).await,
         };
         let bound = listener.and_then(|listener| Ok((listener.endpoint()?, listener)));
         let failed = |source| StartError::Listen { address: address.to_string(), source };

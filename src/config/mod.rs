@@ -21,7 +21,7 @@ use nix::net::if_::InterfaceFlags;
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
-pub use self::types::{Allowed, ListenAddress, LogFormat, Secret};
+pub use self::types::{Allowed, ListenAddress, LogFormat, Secret, UnixAddress};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 use crate::tree::Path;

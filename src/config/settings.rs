@@ -70,7 +70,7 @@ macro_rules! settings {
 
 settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
-        "Where to serve: a loopback IP address and port, or `unix:/path` of a socket. Several are allowed; port 0 takes a free one.";
+        "Where to serve: a loopback IP address and port, or `unix:/path` of a socket, with `?mode=0660&group=NAME` for others than its owner. Several are allowed; port 0 takes a free one.";
     ALLOW = "allow", "allow", "SIDEKEEPER_ALLOW", "WHO", Default::Value("same-user"), list =>
         "The users of this machine that are served: `same-user`, which is the sidecar's own and root, and in addition `uid:N`, `gid:N` (the primary group, on Unix sockets only), or `any-local-user`. Several are allowed.";
     TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("callers need none"), secret =>

@@ -18,15 +18,37 @@ pub(super) enum DumpAccess {
 pub enum ListenAddress {
     /// A loopback address. Port 0: any free one.
     Tcp(SocketAddr),
-    /// A Unix socket at this absolute path.
-    Unix(PathBuf),
+    /// A Unix socket.
+    Unix(UnixAddress),
+}
+
+/// A socket in the file system, and who may connect to it by the rights of its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnixAddress {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// The rights of the file, as of chmod(1). Connecting needs the right to write.
+    pub mode: u32,
+    /// The group of the file, by its name or its number. `None`: as the system makes it.
+    pub group: Option<String>,
+}
+
+impl UnixAddress {
+    /// The rights of a socket that is only for its owner.
+    pub const OWNER_ONLY: u32 = 0o600;
+}
+
+impl<P: Into<PathBuf>> From<P> for UnixAddress {
+    fn from(path: P) -> Self {
+        Self { path: path.into(), mode: Self::OWNER_ONLY, group: None }
+    }
 }
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Unix(address) => write!(f, "unix:{}", address.path.display()),
         }
     }
 }

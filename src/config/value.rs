@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::types::{Allowed, DumpAccess, ListenAddress, LogFormat, Secret};
+use super::types::{Allowed, DumpAccess, ListenAddress, LogFormat, Secret, UnixAddress};
 use crate::tree::Path;
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
@@ -93,6 +93,7 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`";
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
+        let (path, rights) = path.split_once('?').map_or((path, None), |(path, rights)| (path, Some(rights)));
         if !path.starts_with('/') {
             return Err(format!("the socket's path is not absolute; {ALLOWED}"));
         }
@@ -104,7 +105,11 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         if path.contains('\0') || path.ends_with('/') {
             return Err(format!("the socket's path does not name a file; {ALLOWED}"));
         }
-        return Ok(ListenAddress::Unix(PathBuf::from(path)));
+        let mut address = UnixAddress::from(path);
+        for right in rights.iter().flat_map(|rights| rights.split('&')) {
+            socket_right(&mut address, right)?;
+        }
+        return Ok(ListenAddress::Unix(address));
     }
     let authority = text.strip_prefix("http://").unwrap_or(text);
     let authority = authority.strip_suffix('/').unwrap_or(authority);
@@ -121,6 +126,31 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         ));
     }
     Ok(ListenAddress::Tcp(address))
+}
+
+/// Reads one of the rights of a socket's file, which follow its path.
+fn socket_right(address: &mut UnixAddress, text: &str) -> Result<(), String> {
+    const ALLOWED: &str =
+        "allowed after the socket's path: `?mode=0660`, `?group=NAME`, or both, `?mode=0660&group=NAME`";
+    let octal = |mode: &str| {
+        let mode =
+            u32::from_str_radix(mode, 8).ok().filter(|_| mode.bytes().all(|byte| byte.is_ascii_digit()));
+        mode.filter(|mode| *mode <= 0o777)
+    };
+    match text.split_once('=') {
+        Some(("mode", mode)) => {
+            let mode = octal(mode).ok_or_else(|| format!("`{mode}` is no mode of a file; {ALLOWED}"))?;
+            if mode & 0o200 == 0 {
+                return Err(format!(
+                    "with the mode {mode:04o} the sidecar's own user could not connect; {ALLOWED}"
+                ));
+            }
+            address.mode = mode;
+        }
+        Some(("group", group)) if !group.is_empty() => address.group = Some(group.to_owned()),
+        Some(_) | None => return Err(format!("`{text}` is none of the socket's rights; {ALLOWED}")),
+    }
+    Ok(())
 }
 
 /// Reads the users that are served.
@@ -346,6 +376,13 @@ mod tests {
         for good in ["unix:/run/sidekeeper.sock", "unix:///run/sidekeeper.sock"] {
             assert_eq!(listen(good), Ok(ListenAddress::Unix("/run/sidekeeper.sock".into())));
         }
+        let rights = |text: &str| match listen(text)? {
+            ListenAddress::Unix(address) => Ok((address.mode, address.group)),
+            ListenAddress::Tcp(_) => Err("no socket".to_owned()),
+        };
+        assert_eq!(rights("unix:/s"), Ok((0o600, None)));
+        assert_eq!(rights("unix:///s?mode=0660&group=jobs"), Ok((0o660, Some("jobs".to_owned()))));
+        assert_eq!(rights("unix:/s?group=1000"), Ok((0o600, Some("1000".to_owned()))));
         for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
         {
             let error = listen(remote).unwrap_err();
@@ -362,6 +399,14 @@ mod tests {
             "127.0.0.1:70700",
             "unix:s",
             "unix:/run/",
+            "unix:/s?",
+            "unix:/s?mode",
+            "unix:/s?mode=",
+            "unix:/s?mode=0999",
+            "unix:/s?mode=01777",
+            "unix:/s?mode=0060",
+            "unix:/s?group=",
+            "unix:/s?owner=jobs",
             &long,
         ] {
             assert!(listen(bad).is_err(), "{bad:?}");

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path as FilePath;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tracing::debug;
+
+use crate::config::UnixAddress;
 
 use super::peer::{Known, TcpOwners, of_unix};
 use super::unix::UnixSocket;
@@ -35,8 +36,8 @@ impl Listener {
     }
 
     /// Listens on a Unix socket (see [`UnixSocket::bind`]).
-    pub async fn unix(path: &FilePath) -> io::Result<Self> {
-        Ok(Self::Unix(UnixSocket::bind(path).await?))
+    pub async fn unix(address: &UnixAddress) -> io::Result<Self> {
+        Ok(Self::Unix(UnixSocket::bind(address).await?))
     }
 
     /// The address in the form of `SIDEKEEPER_ENDPOINT`.

@@ -1,12 +1,19 @@
-//! Unix sockets: the file of a serving sidecar, and the file that a killed sidecar has left. Shell.
+//! Unix sockets: the file of a serving sidecar with its rights, and the file that a killed sidecar has left. Shell.
 
 use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path as FilePath, PathBuf};
 
-use tokio::net::{UnixListener, UnixStream};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Gid, Group, chown};
+use tokio::net::{UnixListener, UnixSocket as Unbound, UnixStream};
 use tracing::warn;
+
+use crate::config::UnixAddress;
+
+/// Connections that wait to be accepted, at most.
+const WAITING_MAX: u32 = 1_024;
 
 /// A socket that this process serves. Dropping it removes its file.
 #[derive(Debug)]
@@ -19,10 +26,23 @@ pub struct UnixSocket {
 impl UnixSocket {
     /// Listens on a socket. Replaces the file of a killed sidecar. Never replaces a file that a process
     /// serves, not even if that process is stopped or too busy to answer.
-    pub async fn bind(path: &FilePath) -> io::Result<Self> {
+    ///
+    /// At no moment the file gives more rights than its address names, whatever the umask is.
+    pub async fn bind(address: &UnixAddress) -> io::Result<Self> {
+        let path = &address.path;
+        let group = address.group.as_deref().map(group).transpose()?;
         remove_stale(path).await?;
-        let listener = UnixListener::bind(path)?;
-        Ok(Self { file: SocketFile::of(path)?, listener })
+        let socket = Unbound::new_stream()?;
+        // On Linux the file gets the rights of the socket. Elsewhere this has no effect or fails, and the umask counts until
+        // the rights are set below.
+        let _ = fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR);
+        socket.bind(path)?;
+        let (file, listener) = (SocketFile::of(path)?, socket.listen(WAITING_MAX)?);
+        if group.is_some() {
+            chown(path, None, group)?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(address.mode))?;
+        Ok(Self { file, listener })
     }
 
     /// The path of its file.
@@ -93,6 +113,17 @@ async fn remove_stale(path: &FilePath) -> io::Result<()> {
     }
 }
 
+/// The group with this name or this number.
+fn group(name: &str) -> io::Result<Gid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let found = Group::from_name(name)?;
+    let missing =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("this system has no group `{name}`"));
+    found.map(|group| group.gid).ok_or_else(missing)
+}
+
 fn taken(why: &str) -> io::Error {
     let what = format!("{why}; stop that process, remove the file if there is none, or take another path");
     io::Error::new(io::ErrorKind::AddrInUse, what)
@@ -100,13 +131,11 @@ fn taken(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::UnixSocket as Socket;
-
     use super::*;
 
     async fn taken(path: &FilePath) -> String {
         let before = id(&std::fs::symlink_metadata(path).unwrap());
-        let error = UnixSocket::bind(path).await.unwrap_err();
+        let error = UnixSocket::bind(&path.into()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
         assert_eq!(id(&std::fs::symlink_metadata(path).unwrap()), before);
         error.to_string()
@@ -116,7 +145,7 @@ mod tests {
     async fn a_socket_is_replaced_only_if_no_process_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.sock");
-        let socket = Socket::new_stream().unwrap();
+        let socket = Unbound::new_stream().unwrap();
         socket.bind(&path).unwrap();
         let owner = socket.listen(1).unwrap();
         assert!(taken(&path).await.contains("a process serves this socket"));
@@ -127,7 +156,7 @@ mod tests {
         }
         assert!(taken(&path).await.contains("a process may serve this socket"));
         drop(owner);
-        let replaced = UnixSocket::bind(&path).await.unwrap();
+        let replaced = UnixSocket::bind(&path.as_path().into()).await.unwrap();
         assert!(UnixStream::connect(&path).await.is_ok());
         drop(replaced);
         assert!(!path.exists());
@@ -139,12 +168,36 @@ mod tests {
     async fn a_successors_socket_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.sock");
-        let old = UnixSocket::bind(&path).await.unwrap();
+        let old = UnixSocket::bind(&path.as_path().into()).await.unwrap();
         std::fs::remove_file(&path).unwrap();
-        let new = UnixSocket::bind(&path).await.unwrap();
+        let new = UnixSocket::bind(&path.as_path().into()).await.unwrap();
         drop(old);
         assert!(UnixStream::connect(&path).await.is_ok());
         drop(new);
         assert!(!path.exists());
+    }
+
+    /// The rights of the file, and its group.
+    fn rights(path: &FilePath) -> (u32, u32) {
+        let found = std::fs::symlink_metadata(path).unwrap();
+        (found.mode() & 0o777, found.gid())
+    }
+
+    #[tokio::test]
+    async fn the_file_has_the_rights_of_its_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let own = UnixSocket::bind(&path.as_path().into()).await.unwrap();
+        assert_eq!(rights(&path).0, 0o600);
+        drop(own);
+        let ours = nix::unistd::getegid().as_raw();
+        let group = Some(ours.to_string());
+        let shared = UnixAddress { path: path.clone(), mode: 0o666, group };
+        let shared = UnixSocket::bind(&shared).await.unwrap();
+        assert_eq!(rights(&path), (0o666, ours));
+        drop(shared);
+        let nobody = UnixAddress { group: Some("no such group".to_owned()), ..path.as_path().into() };
+        let error = UnixSocket::bind(&nobody).await.unwrap_err().to_string();
+        assert!(error.contains("`no such group`") && !path.exists(), "{error}");
     }
 }

@@ -9,15 +9,17 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
 from support import stranger
 from support.fleet import Fleet
-from support.processes import PATIENCE, environment_with_client, eventually, free_port
+from support.processes import PATIENCE, Process, environment_with_client, eventually, free_port
 from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.skipif(
@@ -27,25 +29,39 @@ pytestmark = pytest.mark.skipif(
 UID = 12_345
 GID = 12_346
 RACES = 10_000
+STARTS = 10
+#: The right to open all files: only the sidecar refuses such a user.
+OPEN = "dac_override"
+#: The right to read all files, of which the program is some. A socket needs the right to write.
+READ = "dac_read_search"
 DRAIN = "sidekeeper.v1.SidecarService/Drain"
 #: A frame of HTTP/2 without content: the server's settings.
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 
 
-def as_stranger(*arguments: str, call: bytes = b"") -> str:
-    """Runs the program as another user, who may open all files: only the sidecar refuses it."""
-    rights = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    command = ["setpriv", f"--reuid={UID}", f"--regid={GID}", "--clear-groups", *rights]
-    command += [sys.executable, "-m", "support.stranger", *arguments]
+def stranger_command(*arguments: str, may: str) -> list[str]:
+    """The program as another user, with this right over files."""
+    command = ["setpriv", f"--reuid={UID}", f"--regid={GID}", "--clear-groups"]
+    command += [f"--inh-caps=+{may}", f"--ambient-caps=+{may}"]
+    return [*command, sys.executable, "-m", "support.stranger", *arguments]
+
+
+def as_stranger(*arguments: str, may: str = OPEN, call: bytes = b"") -> str:
+    """Runs the program as another user."""
     ended = subprocess.run(
-        command, input=call, capture_output=True, timeout=4 * PATIENCE, env=environment_with_client(), check=False
+        stranger_command(*arguments, may=may),
+        input=call,
+        capture_output=True,
+        timeout=4 * PATIENCE,
+        env=environment_with_client(),
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()
     return ended.stdout.decode()
 
 
-def outcomes(address: str) -> dict[str, tuple[str, str]]:
-    told: dict[str, list[str]] = json.loads(as_stranger("calls", address))
+def outcomes(address: str, may: str = OPEN) -> dict[str, tuple[str, str]]:
+    told: dict[str, list[str]] = json.loads(as_stranger("calls", address, may=may))
     return {path: (code, message) for path, (code, message) in told.items()}
 
 
@@ -149,3 +165,33 @@ def test_se_1_a_call_of_another_user_never_counts_however_its_connection_ends(fl
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         connection.sendall(call)
         eventually("the sidecar drains", lambda: "draining" in fleet.logs())
+
+
+def test_se_2_nobody_else_can_connect_to_the_socket_while_the_sidecar_starts(binary: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sk-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        path = folder / "s.sock"
+        knocking = subprocess.Popen(
+            stranger_command("knock", str(path), may=READ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment_with_client(),
+        )
+        assert knocking.stdout is not None
+        assert knocking.stdout.readline() == b"knocking\n"
+        command = ["sh", "-c", f"umask 0; exec {binary} serve --listen unix:{path}"]
+        for start in range(STARTS):
+            sidecar = Process(f"sidecar-{start}", command, folder, dict(os.environ), pipe=False)
+            eventually("it serves", path.exists)
+            eventually("its rights are set", lambda: path.stat().st_mode & 0o777 == 0o600)
+            sidecar.terminate()
+        assert knocking.communicate(b"over\n", PATIENCE)[0] == b"0\n"
+
+
+def test_a_socket_may_be_shared_with_a_group(fleet: Fleet, port: int) -> None:
+    fleet.folder.chmod(0o755)
+    shared = fleet.folder / "shared.sock"
+    sidecar = serving(fleet, port, "--listen", f"unix:{shared}?mode=0660&group={GID}", "--allow", f"gid:{GID}")
+    assert outcomes(f"unix:{sidecar.socket}", READ)[DRAIN][0] == "UNAVAILABLE"
+    assert outcomes(f"unix:{shared}", READ)[DRAIN][0] == "OK"

@@ -17,7 +17,7 @@ pub(crate) type Client = ParticipantServiceClient<Channel>;
 /// A sidecar's default configuration, except that it serves on this socket only.
 pub(crate) fn config(socket: &Path) -> Config {
     Config {
-        listen: vec![ListenAddress::Unix(socket.to_owned())],
+        listen: vec![ListenAddress::Unix(socket.into())],
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
         allow: vec![Allowed::SameUser],

@@ -2,7 +2,8 @@
 
 ``calls ADDRESS`` calls every method, and prints the code and the message of each as JSON. ``race PORT COUNT`` reads the bytes
 of a call, and sends them on COUNT connections that it ends in different ways, from few ports, so that the sidecar may ask
-who has connected when the connection is over already.
+who has connected when the connection is over already. ``knock PATH`` connects to a Unix socket again and again until its input
+ends, and prints how often that succeeded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import json
 import pkgutil
 import random
+import select
 import socket
 import struct
 import sys
@@ -92,8 +94,22 @@ def race(port: int, count: int, call: bytes) -> None:
                 connection.recv(1)
 
 
+def knock(path: str) -> int:
+    """How often it could connect."""
+    print("knocking", flush=True)
+    successes = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(path)
+                successes += 1
+    return successes
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "calls":
+    if sys.argv[1] == "knock":
+        print(knock(sys.argv[2]))
+    elif sys.argv[1] == "calls":
         print(json.dumps(calls(sys.argv[2])))
     else:
         race(int(sys.argv[2]), int(sys.argv[3]), sys.stdin.buffer.read())
