@@ -55,6 +55,7 @@ type attachment struct {
 	left         map[string]*openExecution // unanswered while the application ends; a Cancel is answered
 	answered     event
 	drained      event     // no execution follows on this stream
+	silent       event     // the lease has ended, and no newer one has come
 	reporter     *reporter // nil: the instance has not been registered
 	acknowledger *acknowledger
 	listener     *listenerReporter
@@ -71,9 +72,10 @@ func newAttachment(worker *worker) *attachment {
 	a := &attachment{
 		worker: worker, log: worker.log,
 		open: map[string]*openExecution{}, left: map[string]*openExecution{},
-		answered: newEvent(), drained: newEvent(), session: SessionConnected,
+		answered: newEvent(), drained: newEvent(), silent: newEvent(), session: SessionConnected,
 	}
 	a.drained.clear()
+	a.silent.clear()
 	a.lease = newLease(&worker.lock, a.onSilence)
 	return a
 }
@@ -204,6 +206,8 @@ func checkVersion(attached *sidekeeperv1.Attached) error {
 
 // drain has the sidecar start nothing more here, and waits until the end for what it is starting. False: it may still
 // start executions.
+//
+// A sidecar that falls silent is not waited for longer than the lease: what it sends later does not begin here.
 func (a *attachment) drain(ctx context.Context, end time.Time) bool {
 	a.worker.lock.Lock()
 	reporter, ended, forGood := a.reporter, a.ended, a.worker.forGood
@@ -223,10 +227,14 @@ func (a *attachment) drain(ctx context.Context, end time.Time) bool {
 		a.log.Log(ctx, level, "the sidecar may start more executions here: "+codeName(code))
 		return false
 	}
+	a.worker.lock.Lock()
+	silent := a.silent.done()
+	a.worker.lock.Unlock()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
 	case <-drained:
+	case <-silent:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -417,6 +425,7 @@ func (a *attachment) onLeaseRenewed(response *sidekeeperv1.RenewLeaseResponse, s
 
 // onWord: the sidecar has sent the session's state, and the lease, if there is one, has not ended.
 func (a *attachment) onWord(change SessionChange) {
+	a.silent.clear()
 	if change.State == SessionConnected {
 		a.worker.ownership.stillThere()
 		if a.worker.executor.paused {
@@ -447,6 +456,7 @@ func (a *attachment) onSession(change SessionChange) {
 // onSilence: the lease has ended, and the sidecar is silent; handled like a lost session.
 func (a *attachment) onSilence() {
 	a.log.Warn("the lease has ended without a newer one: the sidecar may be suspended, or this process was")
+	a.silent.set()
 	// Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
 	a.worker.executor.pause()
 	a.cancelOpen(CancelLeaseLost)

@@ -168,6 +168,22 @@ func TestStopWaitsNoLongerForTheSidecarThanTheDrainTimeout(t *testing.T) {
 	equal(t, "drained", len(sidecar.Drained), 1)
 }
 
+func TestStopWaitsForASilentSidecarNoLongerThanTheLease(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.HoldDrains()
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: time.Hour, Jobs: []sidekeeper.Job{
+		orderSync(ignore),
+	}}
+	ended := run(t, app)
+	stream := sidecar.Stream(t)
+	sidecar.Acknowledgement(t)
+	app.Stop()
+	script.Receive(t, "drain", sidecar.Drained)
+	stream.Send(lease(200*time.Millisecond, sidekeeperv1.SessionState_SESSION_STATE_CONNECTED))
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	script.Receive(t, "it leaves", stream.Closed)
+}
+
 func TestStopAtOnceDoesNotWaitForTheSidecar(t *testing.T) {
 	sidecar := script.Start(t)
 	sidecar.HoldDrains()

@@ -43,7 +43,7 @@ def stranger_command(*arguments: str, may: str) -> list[str]:
     """The program as another user, with this right over files."""
     command = ["setpriv", f"--reuid={UID}", f"--regid={GID}", "--clear-groups"]
     command += [f"--inh-caps=+{may}", f"--ambient-caps=+{may}"]
-    return [*command, sys.executable, "-m", "support.stranger", *arguments]
+    return [*command, sys.executable, stranger.__file__, *arguments]
 
 
 def as_stranger(*arguments: str, may: str = OPEN, call: bytes = b"") -> str:

@@ -319,25 +319,22 @@ class MixedFleet(Fleet):
         A Java leader reshards only at a fire: so the job fires, unless its schedule does that.
         """
         instances = [member.instance for member in members]
-        fires = not self.interval
-        if fires and not self.evenly(instances, total):
+        if not self.interval and not self.evenly(instances, total):
             eventually("all registered", lambda: set(instances) <= set(self.tree.children("instances")))
             self._fire_and_divide(members, total)
-            fires = False
+        java = [member.instance for member in members if isinstance(member, Java)]
 
         def divided() -> bool:
-            nonlocal fires
-            if self.evenly(instances, total):
+            # An execution's node is deleted after the event of its end.
+            if self.evenly(instances, total) and (self.interval or not self.tree.leftovers()):
                 return True
-            if fires:
-                # A Java leader has asked for a resharding since the last look.
-                fires = False
+            # A Java leader may ask for a resharding at any time, also after all items have been executed.
+            asked = {"leader/sharding/necessary"} == {one for one in self.tree.leftovers() if "leader/" in one}
+            if asked and not self.interval and self.leader() in java:
                 self._fire_and_divide(members, total)
             return False
 
-        eventually(f"items evenly owned by {instances}", divided)
-        if not self.interval:
-            self.assert_clean()  # an execution's node is deleted after the event of its end
+        eventually(f"items evenly owned by {instances}, nothing left over", divided)
 
     def _fire_and_divide(self, members: Sequence[Member], total: int) -> None:
         """Makes the job fire; and once more if a Java leader reshards at that fire, and a Java instance misses its new items.

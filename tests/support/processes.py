@@ -134,9 +134,11 @@ class Process:
         assert self.popen.wait(PATIENCE) == 0, f"{self.name} ended with status {self.popen.returncode}"
 
     def freeze(self) -> None:
-        """Stops the process with SIGSTOP, until `thaw`."""
+        """Stops the process with SIGSTOP, until `thaw`. Returns when all its threads stand."""
         self.frozen = True
         self.popen.send_signal(signal.SIGSTOP)
+        # On a busy machine some threads go on for a while after the signal.
+        os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Continues the stopped process."""

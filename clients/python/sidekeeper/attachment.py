@@ -106,6 +106,8 @@ class Attachment:
         self._answered.set()
         #: No execution follows on this stream.
         self._drained = asyncio.Event()
+        #: The lease has ended, and no newer one has come.
+        self._silent = asyncio.Event()
         self._reporter: Reporter | None = None
         self._acknowledger: Acknowledger | None = None
         self._listener: ListenerReporter | None = None
@@ -145,6 +147,8 @@ class Attachment:
     async def drain(self, timeout: float, *, for_good: bool) -> bool:
         """Has the sidecar start nothing more here. False: it may still start executions.
 
+        A sidecar that falls silent is not waited for longer than the lease: what it sends later does not begin here.
+
         Args:
             timeout: How long executions that it is starting may take to come, in seconds.
             for_good: Whether no instance with this name will return.
@@ -159,11 +163,13 @@ class Attachment:
             name = error.code().name
             logger.log(level, "the sidecar may start more executions here: %s", name, extra=fields(self._job.name))
             return False
-        drained = asyncio.get_running_loop().create_task(self._drained.wait())
+        loop = asyncio.get_running_loop()
+        over = {loop.create_task(event.wait()) for event in (self._drained, self._silent)}
         try:
-            await asyncio.wait({drained}, timeout=timeout)
+            await asyncio.wait(over, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            drained.cancel()
+            for task in over:
+                task.cancel()
         return self._drained.is_set()
 
     async def leave(self, *, for_good: bool) -> None:
@@ -356,6 +362,7 @@ class Attachment:
 
     def _on_word(self, session: SessionChange) -> None:
         """The sidecar has sent the session's state, and the lease, if there is one, has not ended."""
+        self._silent.clear()
         if session.state is SessionState.CONNECTED:
             self._ownership.still_there()
             if self._executor.paused:
@@ -379,6 +386,7 @@ class Attachment:
             "the lease has ended without a newer one: the sidecar may be suspended, or this process was",
             extra=fields(self._job.name),
         )
+        self._silent.set()
         # Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
         self._executor.pause()
         for opened in list(self._open.values()):

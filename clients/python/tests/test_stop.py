@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import sidekeeper
-from sidekeeper._proto.v1 import attach_pb2, completion_pb2
-from tests.sidecar import FakeSidecar, serving, soon
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2, lease_pb2
+from tests.sidecar import FakeSidecar, seconds, serving, soon
 
 SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
 FAILURE = completion_pb2.EXECUTION_OUTCOME_FAILURE
@@ -122,6 +122,21 @@ async def test_a_stop_waits_no_longer_than_the_drain_timeout_for_the_sidecar(sid
         stream = await sidecar.stream()
         await sidecar.acknowledgement()
         app.stop()
+        await soon(running)
+        await soon(stream.closed.wait())
+
+
+async def test_a_stop_waits_for_a_silent_sidecar_no_longer_than_the_lease(sidecar: FakeSidecar) -> None:
+    sidecar.announces_drains = False
+    app = sidekeeper.Application(sidecar.target, drain_timeout=3600)
+    app.job("orderSync", sharding_total_count=6)(lambda execution: None)
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        await sidecar.acknowledgement()
+        app.stop()
+        await sidecar.drain()
+        connected = lease_pb2.SESSION_STATE_CONNECTED
+        stream.send(session_changed=lease_pb2.SessionChanged(state=connected, remaining_lease=seconds(0.2)))
         await soon(running)
         await soon(stream.closed.wait())
 
