@@ -113,6 +113,8 @@ pub enum Reason {
     RecordUnreadable,
     /// The sidecar does not serve the user who calls.
     PeerRefused,
+    /// The caller lacks the role that the method needs.
+    RoleMissing,
 }
 
 impl Reason {
@@ -169,6 +171,7 @@ impl Reason {
         Self::RunsUnresolved,
         Self::RecordUnreadable,
         Self::PeerRefused,
+        Self::RoleMissing,
     ];
 
     /// The reason's word, in capitals.
@@ -225,6 +228,7 @@ impl Reason {
             Self::RunsUnresolved => "RUNS_UNRESOLVED",
             Self::RecordUnreadable => "RECORD_UNREADABLE",
             Self::PeerRefused => "PEER_REFUSED",
+            Self::RoleMissing => "ROLE_MISSING",
         }
     }
 }

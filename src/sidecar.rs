@@ -29,7 +29,7 @@ use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
-use crate::config::{Allowed, Config, ListenAddress};
+use crate::config::{Config, Listen, ListenAddress, Roles, Who};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
@@ -39,6 +39,9 @@ use crate::job_files;
 use crate::listen::admission::Admission;
 use crate::listen::connections::Connections;
 use crate::listen::listener::Listener;
+use crate::listen::token::Tokens;
+use crate::listen::token_file::{TokenFile, TokenFileError};
+use crate::listen::token_set::TokenSet;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
@@ -82,6 +85,9 @@ pub enum StartError {
     /// The state directory is unusable.
     #[error("state directory: {0}")]
     StateDirectory(#[from] StateFileError),
+    /// The file of the tokens is unusable.
+    #[error("token file: {0}")]
+    TokenFile(#[from] TokenFileError),
     /// The connect string is invalid.
     #[error("zookeeper: {0}")]
     ZooKeeper(#[from] SettingsError),
@@ -137,6 +143,7 @@ impl Sidecar {
         clock: Clock,
     ) -> Result<Self, StartError> {
         let files = load_job_files(&config)?;
+        let (token_file, tokens) = open_tokens(&config).await?;
         let listeners = listen(&config).await?;
         let dump = listen_for_dump(&config).await?;
         let (current_sender, current) = watch::channel(None);
@@ -195,18 +202,33 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
-        let (router, health) =
-            server::router(services, config.token.as_ref(), config.silent_application_timeout, &clock)?;
+        let (router, health) = server::router(services, tokens, config.silent_application_timeout, &clock)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
-        let admission = Admission::new(&config.allow, geteuid().as_raw(), config.token.is_some());
-        if config.allow.contains(&Allowed::AnyLocalUser) && config.token.is_none() {
-            warn!("every user of this machine may call this sidecar, because `allow` has `any-local-user`");
+        if let Some(file) = token_file {
+            let (keeping, mut stop) = (file.keep(clock.clone()), stopped.clone());
+            server_tasks.push(spawn(async move {
+                tokio::select! {
+                    biased; // Either order will do.
+                    () = becomes(&mut stop, true) => {}
+                    () = keeping => {}
+                }
+            }));
+        }
+        let has_token = config.token.is_some() || config.token_file.is_some();
+        let admission = Admission::new(&config.allow, geteuid().as_raw(), has_token);
+        if !has_token && let Some(any) = config.allow.iter().find(|allowed| allowed.who == Who::AnyLocalUser)
+        {
+            warn!(
+                roles = %any.roles,
+                "every user of this machine may call this sidecar, because `allow` has `any-local-user`"
+            );
         }
         let connections = Connections::new(admission, &clock);
-        for (endpoint, listener) in listeners {
+        for (endpoint, listener, roles) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
-            let serving = server::serve(router.clone(), listener, connections.clone(), stopped.clone());
+            let serving =
+                server::serve(router.clone(), listener, roles, connections.clone(), stopped.clone());
             let over = close_time_over(stopped.clone(), clock.clone());
             server_tasks.push(spawn(async move {
                 tokio::select! {
@@ -332,14 +354,25 @@ fn load_job_files(config: &Config) -> Result<BTreeMap<JobName, Arc<JobConfigurat
     Ok(files.into_iter().map(|(job, configuration)| (job, Arc::new(configuration))).collect())
 }
 
-async fn listen(config: &Config) -> Result<Vec<(String, Listener)>, StartError> {
+/// The tokens of callers, and the file from which they come.
+async fn open_tokens(config: &Config) -> Result<(Option<TokenFile>, Tokens), TokenFileError> {
+    match &config.token_file {
+        Some(path) => {
+            let (file, tokens) = TokenFile::open(path.clone()).await?;
+            Ok((Some(file), tokens))
+        }
+        None => Ok((None, Tokens::fixed(config.token.as_ref().map(TokenSet::of)))),
+    }
+}
+
+async fn listen(config: &Config) -> Result<Vec<(String, Listener, Roles)>, StartError> {
     let mut listeners = Vec::new();
-    for address in &config.listen {
+    for Listen { address, roles } in &config.listen {
         let listener = match address {
             ListenAddress::Tcp(socket) => Listener::tcp(*socket).await,
             ListenAddress::Unix(socket) => Listener::unix(socket).await,
         };
-        let bound = listener.and_then(|listener| Ok((listener.endpoint()?, listener)));
+        let bound = listener.and_then(|listener| Ok((listener.endpoint()?, listener, *roles)));
         let failed = |source| StartError::Listen { address: address.to_string(), source };
         listeners.push(bound.map_err(failed)?);
     }

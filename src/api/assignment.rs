@@ -5,7 +5,9 @@ use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
+use crate::config::Role;
 use crate::job::JobName;
+use crate::listen::caller::Caller;
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentService;
@@ -40,6 +42,7 @@ impl AssignmentService for Assignments {
         &self,
         request: Request<proto::WatchAssignmentsRequest>,
     ) -> Result<Response<Self::WatchAssignmentsStream>, Status> {
+        let sees_parameters = Caller::of(request.extensions()).has(Role::Operate);
         let proto::WatchAssignmentsRequest { job_name, wait_for_job } = request.into_inner();
         let job = JobName::parse(&job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
@@ -55,11 +58,39 @@ impl AssignmentService for Assignments {
             let state = state?;
             known |= state.exists;
             Some(match known {
-                true => Ok(event::status_to_message(&job, &state)),
+                true => {
+                    let mut message = event::status_to_message(&job, &state);
+                    if !sees_parameters {
+                        hide_parameters(&mut message);
+                    }
+                    Ok(message)
+                }
                 false => Err(unknown(&job)),
             })
         });
         Ok(Response::new(Box::pin(messages)))
+    }
+}
+
+/// Takes out the parameters of the job, and texts that may quote them.
+fn hide_parameters(state: &mut proto::WatchAssignmentsResponse) {
+    state.parameters_hidden = true;
+    if let Some(configuration) = &mut state.configuration {
+        configuration.sharding_item_parameters.clear();
+        configuration.job_parameter.clear();
+    }
+    for item in &mut state.items {
+        item.item_parameter = None;
+        if let Some(last) = &mut item.last_execution {
+            last.message.clear();
+        }
+    }
+    for problem in &mut state.problems {
+        if problem.path.ends_with("/config") {
+            problem.message =
+                "the configuration has a problem, whose text only callers with the role `operate` may see"
+                    .to_owned();
+        }
     }
 }
 

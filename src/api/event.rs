@@ -279,6 +279,7 @@ pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssig
         problems: status.problems.iter().map(problem).collect(),
         handoff_mode: mode.into(),
         handoff_mode_reason: reason,
+        parameters_hidden: false,
     };
     size::fit(&mut state);
     state

@@ -7,7 +7,9 @@ use tonic::{Request, Response, Status};
 
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
+use crate::excerpt::Excerpt;
 use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
+use crate::listen::caller::Caller;
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::job_service_server::JobService;
@@ -15,6 +17,7 @@ use crate::reason::Reason;
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
 
+use super::audit;
 use super::convert::InvalidRequest;
 use super::status;
 
@@ -38,7 +41,28 @@ impl JobService for Jobs {
         &self,
         request: Request<proto::TriggerJobRequest>,
     ) -> Result<Response<proto::TriggerJobResponse>, Status> {
-        let job = JobName::parse(&request.into_inner().job_name)
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        let result = self.trigger(&request).await;
+        audit::record(&caller, "TriggerJob", Excerpt::of(&request.job_name), &result);
+        result.map(Response::new)
+    }
+
+    async fn cancel_executions(
+        &self,
+        request: Request<proto::CancelExecutionsRequest>,
+    ) -> Result<Response<proto::CancelExecutionsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        let result = self.cancel(&request).await;
+        audit::record(&caller, "CancelExecutions", Excerpt::of(&request.job_name), &result);
+        result.map(Response::new)
+    }
+}
+
+impl Jobs {
+    async fn trigger(&self, request: &proto::TriggerJobRequest) -> Result<proto::TriggerJobResponse, Status> {
+        let job = JobName::parse(&request.job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if *self.draining.borrow() {
             return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
@@ -47,17 +71,17 @@ impl JobService for Jobs {
             .await
             .map_err(|error| status::of_trigger(&error))?;
         let texts = |ids: BTreeSet<InstanceId>| ids.iter().map(|id| id.as_str().to_owned()).collect();
-        Ok(Response::new(proto::TriggerJobResponse {
+        Ok(proto::TriggerJobResponse {
             triggered_instance_ids: texts(result.triggered),
             pending_instance_ids: texts(result.pending),
-        }))
+        })
     }
-    async fn cancel_executions(
+
+    async fn cancel(
         &self,
-        request: Request<proto::CancelExecutionsRequest>,
-    ) -> Result<Response<proto::CancelExecutionsResponse>, Status> {
-        let request = request.into_inner();
-        let (job, items) = read_cancel(&request).map_err(|invalid| invalid.to_status())?;
+        request: &proto::CancelExecutionsRequest,
+    ) -> Result<proto::CancelExecutionsResponse, Status> {
+        let (job, items) = read_cancel(request).map_err(|invalid| invalid.to_status())?;
         let cancelled =
             self.attachments.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
         let Some(cancelled) = cancelled else {
@@ -77,7 +101,7 @@ impl JobService for Jobs {
         let cancelled = cancelled.into_iter().flat_map(|(instance, executions)| {
             executions.into_iter().map(move |one| execution(&instance, one))
         });
-        Ok(Response::new(proto::CancelExecutionsResponse { cancelled: cancelled.collect() }))
+        Ok(proto::CancelExecutionsResponse { cancelled: cancelled.collect() })
     }
 }
 

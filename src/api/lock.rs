@@ -15,6 +15,7 @@ use crate::coordination::lock::picture::LockState;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::extension::lock::{Below, Child, HOLDER_BYTES_MAX, LOCK_DELAY_MAX, LockPaths, Mode};
+use crate::listen::caller::Caller;
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::hold_response::Event as Message;
@@ -26,7 +27,7 @@ use crate::runner::shared::Shared;
 use crate::tree::{Node, Path};
 
 use super::convert::{InvalidRequest, check_application_id};
-use super::{event, status};
+use super::{audit, event, status};
 
 /// The longest time limit: longer than any use, and far from every overflow.
 const LIMIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -257,15 +258,18 @@ impl LockService for LockCalls {
         &self,
         request: Request<proto::RequestRevocationRequest>,
     ) -> Result<Response<proto::RequestRevocationResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let lock = self.read_one(request.into_inner().lock)?;
-        let holder = self.locks.request_revocation(&lock).await.map_err(|error| status::of_lock(&error))?;
-        Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&lock, &holder)) }))
+        let asked = self.locks.request_revocation(&lock).await.map_err(|error| status::of_lock(&error));
+        audit::record(&caller, "RequestRevocation", lock.lock(), &asked);
+        Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&lock, &asked?)) }))
     }
 
     async fn break_lock(
         &self,
         request: Request<proto::BreakLockRequest>,
     ) -> Result<Response<proto::BreakLockResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let request = request.into_inner();
         let lock = self.read_one(request.lock)?;
         let is_contender = matches!(
@@ -278,8 +282,9 @@ impl LockService for LockCalls {
             let allowed = "the `node_name` of one of the lock's contenders or vanished holders";
             InvalidRequest(vec![FieldError::new("node_name", &request.node_name, allowed)]).to_status()
         })?;
-        self.locks.break_lock(&lock, &node).await.map_err(|error| status::of_lock(&error))?;
-        Ok(Response::new(proto::BreakLockResponse {}))
+        let broken = self.locks.break_lock(&lock, &node).await.map_err(|error| status::of_lock(&error));
+        audit::record(&caller, "BreakLock", &node, &broken);
+        broken.map(|()| Response::new(proto::BreakLockResponse {}))
     }
 }
 

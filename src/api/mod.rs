@@ -1,12 +1,14 @@
 //! The gRPC services. They translate messages to inputs and effects to messages, and decide nothing. Shell.
 
 pub mod assignment;
+mod audit;
 pub mod convert;
 pub mod date;
 pub mod election;
 pub mod event;
 pub mod job;
 pub mod lock;
+mod methods;
 mod open_executions;
 pub mod participant;
 pub mod refusals;

@@ -8,10 +8,11 @@ use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
-use crate::config::Secret;
+use crate::config::Roles;
+use crate::listen::authorize::Authorize;
 use crate::listen::connections::{Connections, Receive};
 use crate::listen::listener::Listener;
-use crate::listen::token::RequireToken;
+use crate::listen::token::{RequireToken, Tokens};
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::election_service_server::ElectionServiceServer;
@@ -27,6 +28,7 @@ use super::date::DateBefore1970;
 use super::election::ElectionCalls;
 use super::job::Jobs;
 use super::lock::LockCalls;
+use super::methods;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
@@ -95,14 +97,18 @@ impl Health {
 }
 
 /// All services, behind one router.
-pub type Served =
-    Router<Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>>;
+pub type Served = Router<
+    Stack<
+        Authorize,
+        Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>,
+    >,
+>;
 
-/// The router with all services, and the health status to update. If there is a token, calls without it are
-/// refused. A connection that is silent for longer than `silence` is closed.
+/// The router with all services, and the health status to update. If there are tokens, calls without one are
+/// refused; and so are those whose caller lacks the method's role. A connection that is silent for longer than `silence` is closed.
 pub fn router(
     services: Services,
-    token: Option<&Secret>,
+    tokens: Tokens,
     silence: Duration,
     clock: &Clock,
 ) -> Result<(Served, Health), tonic_reflection::server::Error> {
@@ -116,7 +122,8 @@ pub fn router(
         .layer(DateBefore1970::new(clock))
         .layer(LogRefusals::new(clock))
         .layer(Receive)
-        .layer(RequireToken::new(token))
+        .layer(RequireToken::new(tokens))
+        .layer(Authorize::new(methods::need))
         .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(silence / 2))
         .http2_keepalive_timeout(Some(silence / 2))
@@ -141,10 +148,11 @@ pub fn router(
     Ok((router, Health { reporter }))
 }
 
-/// Serves on one listener until `stop` is true and the calls in progress have ended.
+/// Serves on one listener, whose callers have these roles at most, until `stop` is true and the calls in progress have ended.
 pub async fn serve(
     router: Served,
     listener: Listener,
+    roles: Roles,
     connections: Connections,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
@@ -152,5 +160,5 @@ pub async fn serve(
         // An error means that the sender was dropped. That counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    router.serve_with_incoming_shutdown(connections.of(listener), stopped).await
+    router.serve_with_incoming_shutdown(connections.of(listener, roles), stopped).await
 }

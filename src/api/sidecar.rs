@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 use crate::config::DRAIN_TIMEOUT_MAX;
 use crate::elasticjob::field_error::FieldError;
 use crate::job::{InstanceId, JobName};
+use crate::listen::caller::Caller;
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::sidecar_service_server::SidecarService;
@@ -16,6 +17,7 @@ use crate::runner::attachments::registry::Attachments;
 use crate::runner::lock::registry::Locks;
 use crate::runner::sticky::registry::StickyLocks;
 
+use super::audit;
 use super::convert::InvalidRequest;
 
 /// The most instances in an error, which is sent in headers.
@@ -51,12 +53,25 @@ impl SidecarService for Sidecars {
         &self,
         request: Request<proto::DrainRequest>,
     ) -> Result<Response<proto::DrainResponse>, Status> {
-        let timeout = read_timeout(request.get_ref()).map_err(|invalid| invalid.to_status())?;
+        let caller = Caller::of(request.extensions());
+        let result = self.drain_now(request.get_ref(), &caller).await;
+        audit::record(&caller, "Drain", "the sidecar", &result);
+        result.map(Response::new)
+    }
+}
+
+impl Sidecars {
+    async fn drain_now(
+        &self,
+        request: &proto::DrainRequest,
+        caller: &Caller,
+    ) -> Result<proto::DrainResponse, Status> {
+        let timeout = read_timeout(request).map_err(|invalid| invalid.to_status())?;
         let timeout = timeout.unwrap_or(self.drain_timeout);
-        tracing::info!(?timeout, "draining on request; the sidecar keeps running until it is stopped");
+        tracing::info!(?timeout, %caller, "draining on request; the sidecar keeps running until it is stopped");
         self.draining.send_replace(true);
         let deadline = self.attachments.shared().clock.now().mono.saturating_add(timeout);
-        let drained = self.attachments.drain(deadline, request.get_ref().for_good);
+        let drained = self.attachments.drain(deadline, request.for_good);
         let locks = (self.locks.drain(deadline), self.sticky_locks.drain(deadline));
         let (drained, (), ()) = futures::future::join3(drained, locks.0, locks.1).await;
         if !drained.remaining.is_empty() {
@@ -73,7 +88,7 @@ impl SidecarService for Sidecars {
             job_name: job.to_string(),
             instance_id: instance.to_string(),
         });
-        Ok(Response::new(proto::DrainResponse { instances: instances.collect() }))
+        Ok(proto::DrainResponse { instances: instances.collect() })
     }
 }
 

@@ -4,6 +4,8 @@
 //! There are four sources; the first that has a setting wins: flags, environment, file, default. All settings
 //! are checked, and all errors are reported at once. Nothing is bound, opened or created here.
 
+mod access;
+mod roles;
 pub mod settings;
 mod source;
 mod types;
@@ -18,10 +20,11 @@ use std::time::Duration;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
+pub use self::roles::{Role, Roles};
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
-pub use self::types::{Allowed, ListenAddress, LogFormat, Secret, UnixAddress};
+pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, UnixAddress, Who};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 use crate::tree::Path;
@@ -31,11 +34,13 @@ use crate::tree::Path;
 pub struct Config {
     /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`. Only this machine can reach it,
     /// because nothing is encrypted.
-    pub listen: Vec<ListenAddress>,
+    pub listen: Vec<Listen>,
     /// The users that are served. Default: the sidecar's own, and root.
     pub allow: Vec<Allowed>,
     /// The token of callers. Default: none.
     pub token: Option<Secret>,
+    /// The file of the callers' tokens; never set together with `token`. Default: none.
+    pub token_file: Option<PathBuf>,
     /// The ZooKeeper connect string. Default: none, which means the embedded registry.
     pub zookeeper: Option<String>,
     /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
@@ -182,9 +187,10 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
         // All settings are read before the result, so that all errors are found.
-        let listen = self.list(&settings::LISTEN, value::listen);
-        let allow = self.list(&settings::ALLOW, value::allow);
-        let token = self.optional(&settings::TOKEN, value::token);
+        let listen = self.list(&settings::LISTEN, access::listen);
+        let allow = self.list(&settings::ALLOW, access::allow);
+        let token = self.optional(&settings::TOKEN, Secret::token);
+        let token_file = self.optional(&settings::TOKEN_FILE, value::file);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
         let digest = self.optional(&settings::DIGEST, value::digest);
@@ -208,6 +214,7 @@ impl Reader<'_> {
         let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
         let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
         self.check_one_registry();
+        self.check_one_token();
         if let (Ok(namespace), Ok(Some(root))) = (&namespace, &lock_root) {
             self.check_lock_root(namespace, root);
         }
@@ -218,6 +225,7 @@ impl Reader<'_> {
             listen: listen?,
             allow: allow?,
             token: token?,
+            token_file: token_file?,
             zookeeper: zookeeper?,
             namespace: namespace?,
             digest: digest?,
@@ -322,6 +330,16 @@ impl Reader<'_> {
             );
             let what = self.origin_of(&settings::LOCK_ROOT).unwrap_or_default();
             self.problems.push(Problem { what, given: Some(root.to_string()), reason });
+        }
+    }
+
+    /// Nobody would know which of two is in force.
+    fn check_one_token(&mut self) {
+        if let (Some(token), Some(what)) =
+            (self.origin_of(&settings::TOKEN), self.origin_of(&settings::TOKEN_FILE))
+        {
+            let reason = format!("{token} is set, too; allowed: one of the two");
+            self.problems.push(Problem { what, given: None, reason });
         }
     }
 

@@ -49,14 +49,29 @@ fn without_any_source_the_defaults_hold() {
     expect![[r#"
         Config {
             listen: [
-                Tcp(
-                    127.0.0.1:7070,
-                ),
+                Listen {
+                    address: Tcp(
+                        127.0.0.1:7070,
+                    ),
+                    roles: Roles {
+                        attach: true,
+                        view: true,
+                        operate: true,
+                    },
+                },
             ],
             allow: [
-                SameUser,
+                Allowed {
+                    who: SameUser,
+                    roles: Roles {
+                        attach: true,
+                        view: true,
+                        operate: true,
+                    },
+                },
             ],
             token: None,
+            token_file: None,
             zookeeper: None,
             namespace: "sidekeeper",
             digest: None,
@@ -100,10 +115,13 @@ fn an_empty_variable_counts_as_not_set() {
     assert_eq!(config(&Case { flags: &[], environment, file: None }).zookeeper, None);
 }
 
+fn socket() -> Listen {
+    ListenAddress::Unix("/run/s.sock".into()).into()
+}
+
 #[test]
 fn several_addresses_can_be_given_in_each_source() {
-    let two =
-        vec![ListenAddress::Tcp("127.0.0.1:1".parse().unwrap()), ListenAddress::Unix("/run/s.sock".into())];
+    let two = vec![ListenAddress::Tcp("127.0.0.1:1".parse().unwrap()).into(), socket()];
     let flags: &[(&str, &str)] = &[("listen", "127.0.0.1:1"), ("listen", "unix:/run/s.sock")];
     assert_eq!(config(&Case { flags, environment: &[], file: None }).listen, two);
     let environment: &[(&str, &str)] = &[("SIDEKEEPER_LISTEN", "127.0.0.1:1, unix:/run/s.sock")];
@@ -130,7 +148,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, allow, token, zookeeper, namespace, digest, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, allow, token, token_file, zookeeper, namespace, digest, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -219,6 +237,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
         allow = ["same-user"] # default
         # token is not set: callers need none
+        # token_file is not set: callers need none
         zookeeper = "zk:2181" # FILE
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST
@@ -259,10 +278,10 @@ fn the_default_address_can_be_replaced_but_does_not_override() {
         default_listen: Some("unix:/run/s.sock".to_owned()),
     };
     let loaded = load(&sources).unwrap();
-    assert_eq!(loaded.config.listen, [ListenAddress::Unix("/run/s.sock".into())]);
+    assert_eq!(loaded.config.listen, [socket()]);
     assert!(loaded.listens_by_default());
     sources.flags.insert("listen", vec!["127.0.0.1:0".to_owned()]);
     let loaded = load(&sources).unwrap();
-    assert_eq!(loaded.config.listen, [ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())]);
+    assert_eq!(loaded.config.listen, [ListenAddress::Tcp("127.0.0.1:0".parse().unwrap()).into()]);
     assert!(!loaded.listens_by_default());
 }

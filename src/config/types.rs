@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::roles::Roles;
+
 /// The callers that may reach the dump command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DumpAccess {
@@ -11,6 +13,21 @@ pub(super) enum DumpAccess {
     Local,
     /// Every caller that reaches the address.
     Anybody,
+}
+
+/// An address to serve on, and the most that its callers may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub address: ListenAddress,
+    /// The most that callers on this address may do, also those of the sidecar's own user.
+    pub roles: Roles,
+}
+
+impl From<ListenAddress> for Listen {
+    fn from(address: ListenAddress) -> Self {
+        Self { address, roles: Roles::ALL }
+    }
 }
 
 /// An address to serve on.
@@ -53,10 +70,24 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Callers that a sidecar serves.
+/// Callers that a sidecar serves, and what they may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allowed {
-    /// The sidecar's own user, and root: they may always call.
+pub struct Allowed {
+    /// The callers.
+    pub who: Who,
+    /// What they may do.
+    pub roles: Roles,
+}
+
+impl Allowed {
+    /// The sidecar's own user, and root.
+    pub const SAME_USER: Self = Self { who: Who::SameUser, roles: Roles::ALL };
+}
+
+/// Users of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The sidecar's own user, and root: they may always do everything.
     SameUser,
     /// Every user of this machine.
     AnyLocalUser,
@@ -74,6 +105,18 @@ pub struct Secret(pub(super) String);
 pub(super) const MASK: &str = "***";
 
 impl Secret {
+    /// The most bytes of a token, which is sent in a header.
+    const TOKEN_BYTES_MAX: usize = 4096;
+
+    /// A token of callers, if the text can be one. The error does not repeat the text.
+    pub(crate) fn token(text: &str) -> Result<Self, String> {
+        let fits = !text.is_empty() && text.len() <= Self::TOKEN_BYTES_MAX;
+        if !fits || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("allowed: 1 to 4096 ASCII characters without spaces".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+
     /// The text, for code that sends it or compares it.
     pub fn reveal(&self) -> &str {
         &self.0

@@ -7,11 +7,8 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::types::{Allowed, DumpAccess, ListenAddress, LogFormat, Secret, UnixAddress};
+use super::types::{DumpAccess, LogFormat, Secret};
 use crate::tree::Path;
-
-/// The longest path that fits into a Unix socket's address on Linux, in bytes.
-const SOCKET_PATH_LIMIT: usize = 107;
 
 /// Bounds of a duration, both included, with their form for people.
 pub(super) struct Range {
@@ -85,89 +82,6 @@ fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         rest = after.trim_start();
     }
     Ok(total)
-}
-
-/// Reads the addresses to serve on. Only addresses of this machine are accepted.
-pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
-    const ALLOWED: &str =
-        "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`";
-    if let Some(path) = text.strip_prefix("unix:") {
-        let path = path.strip_prefix("//").unwrap_or(path);
-        let (path, rights) = path.split_once('?').map_or((path, None), |(path, rights)| (path, Some(rights)));
-        if !path.starts_with('/') {
-            return Err(format!("the socket's path is not absolute; {ALLOWED}"));
-        }
-        if path.len() > SOCKET_PATH_LIMIT {
-            return Err(format!(
-                "the socket's path is longer than {SOCKET_PATH_LIMIT} bytes, the system's limit"
-            ));
-        }
-        if path.contains('\0') || path.ends_with('/') {
-            return Err(format!("the socket's path does not name a file; {ALLOWED}"));
-        }
-        let mut address = UnixAddress::from(path);
-        for right in rights.iter().flat_map(|rights| rights.split('&')) {
-            socket_right(&mut address, right)?;
-        }
-        return Ok(ListenAddress::Unix(address));
-    }
-    let authority = text.strip_prefix("http://").unwrap_or(text);
-    let authority = authority.strip_suffix('/').unwrap_or(authority);
-    let numeric = match authority.strip_prefix("localhost:") {
-        Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
-        None => authority.to_owned(),
-    };
-    let address: SocketAddr = numeric
-        .parse()
-        .map_err(|_| format!("it is neither an IP address with a port nor a socket; {ALLOWED}"))?;
-    if !address.ip().is_loopback() {
-        return Err(format!(
-            "an address that other machines can reach needs TLS, which this version does not have; {ALLOWED}"
-        ));
-    }
-    Ok(ListenAddress::Tcp(address))
-}
-
-/// Reads one of the rights of a socket's file, which follow its path.
-fn socket_right(address: &mut UnixAddress, text: &str) -> Result<(), String> {
-    const ALLOWED: &str =
-        "allowed after the socket's path: `?mode=0660`, `?group=NAME`, or both, `?mode=0660&group=NAME`";
-    let octal = |mode: &str| {
-        let mode =
-            u32::from_str_radix(mode, 8).ok().filter(|_| mode.bytes().all(|byte| byte.is_ascii_digit()));
-        mode.filter(|mode| *mode <= 0o777)
-    };
-    match text.split_once('=') {
-        Some(("mode", mode)) => {
-            let mode = octal(mode).ok_or_else(|| format!("`{mode}` is no mode of a file; {ALLOWED}"))?;
-            if mode & 0o200 == 0 {
-                return Err(format!(
-                    "with the mode {mode:04o} the sidecar's own user could not connect; {ALLOWED}"
-                ));
-            }
-            address.mode = mode;
-        }
-        Some(("group", group)) if !group.is_empty() => address.group = Some(group.to_owned()),
-        Some(_) | None => return Err(format!("`{text}` is none of the socket's rights; {ALLOWED}")),
-    }
-    Ok(())
-}
-
-/// Reads the users that are served.
-pub(super) fn allow(text: &str) -> Result<Allowed, String> {
-    let number =
-        |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let allowed = match text.split_once(':') {
-        None if text == "same-user" => Some(Allowed::SameUser),
-        None if text == "any-local-user" => Some(Allowed::AnyLocalUser),
-        Some(("uid", uid)) => number(uid).map(Allowed::User),
-        Some(("gid", gid)) => number(gid).map(Allowed::Group),
-        _ => None,
-    };
-    allowed.ok_or_else(|| {
-        "allowed: `same-user`, `any-local-user`, `uid:N` and `gid:N` with the number of a user or a group"
-            .to_owned()
-    })
 }
 
 /// Reads the address of the dump command. `None` if the text is empty. A port alone is a port of the loopback
@@ -258,21 +172,18 @@ pub(super) fn digest(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// The most bytes of the token, which is sent in a header.
-const TOKEN_BYTES_MAX: usize = 4096;
-
-/// Reads the token of callers. The error does not repeat the text.
-pub(super) fn token(text: &str) -> Result<Secret, String> {
-    if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("allowed: 1 to 4096 ASCII characters without spaces".to_owned());
-    }
-    Ok(Secret(text.to_owned()))
-}
-
 /// Reads the path of a directory. The first use shows whether the directory is usable.
 pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() || text.contains('\0') {
         return Err("allowed: the path of a directory".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// Reads the path of a file. The first use shows whether the file is usable.
+pub(super) fn file(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.contains('\0') {
+        return Err("allowed: the path of a file".to_owned());
     }
     Ok(PathBuf::from(text))
 }
@@ -366,54 +277,6 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_can_be_served() {
-        for good in ["127.0.0.1:7070", "127.8.9.10:0", "[::1]:7070"] {
-            assert_eq!(listen(good), Ok(ListenAddress::Tcp(good.parse().unwrap())));
-        }
-        for other_form in ["localhost:7070", "http://localhost:7070", "http://127.0.0.1:7070/"] {
-            assert_eq!(listen(other_form), Ok(ListenAddress::Tcp("127.0.0.1:7070".parse().unwrap())));
-        }
-        for good in ["unix:/run/sidekeeper.sock", "unix:///run/sidekeeper.sock"] {
-            assert_eq!(listen(good), Ok(ListenAddress::Unix("/run/sidekeeper.sock".into())));
-        }
-        let rights = |text: &str| match listen(text)? {
-            ListenAddress::Unix(address) => Ok((address.mode, address.group)),
-            ListenAddress::Tcp(_) => Err("no socket".to_owned()),
-        };
-        assert_eq!(rights("unix:/s"), Ok((0o600, None)));
-        assert_eq!(rights("unix:///s?mode=0660&group=jobs"), Ok((0o660, Some("jobs".to_owned()))));
-        assert_eq!(rights("unix:/s?group=1000"), Ok((0o600, Some("1000".to_owned()))));
-        for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
-        {
-            let error = listen(remote).unwrap_err();
-            assert!(error.contains("needs TLS, which this version does not have"), "{error}");
-        }
-        let long = format!("unix:/{}", "x".repeat(107));
-        for bad in [
-            "",
-            "7070",
-            "localhost",
-            "example.org:7070",
-            "https://127.0.0.1:7070",
-            "127.0.0.1",
-            "127.0.0.1:70700",
-            "unix:s",
-            "unix:/run/",
-            "unix:/s?",
-            "unix:/s?mode",
-            "unix:/s?mode=",
-            "unix:/s?mode=0999",
-            "unix:/s?mode=01777",
-            "unix:/s?mode=0060",
-            "unix:/s?group=",
-            "unix:/s?owner=jobs",
-            &long,
-        ] {
-            assert!(listen(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
     fn a_port_of_the_dump_command_is_one_of_this_machine() {
         for local in ["9888", ":9888", "127.0.0.1:9888", "localhost:9888"] {
             assert_eq!(dump_listen(local), Ok(Some("127.0.0.1:9888".parse().unwrap())), "{local:?}");
@@ -454,19 +317,6 @@ mod tests {
             "[::1]x",
         ] {
             assert!(zookeeper(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn users_are_named_by_their_numbers() {
-        assert_eq!(allow("same-user"), Ok(Allowed::SameUser));
-        assert_eq!(allow("any-local-user"), Ok(Allowed::AnyLocalUser));
-        assert_eq!(allow("uid:1000"), Ok(Allowed::User(1000)));
-        assert_eq!(allow("gid:0"), Ok(Allowed::Group(0)));
-        for bad in
-            ["", "root", "uid:", "uid:root", "uid:-1", "uid:+1", "uid:4294967296", "user:1", "uid:1 ", "1000"]
-        {
-            assert!(allow(bad).unwrap_err().starts_with("allowed: "), "{bad:?}");
         }
     }
 

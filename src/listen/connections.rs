@@ -29,11 +29,13 @@ use tower::{Layer, Service};
 use tracing::{debug, warn};
 
 use super::admission::{Admission, Decision};
+use super::caller::Caller;
 use super::limited_log::LimitedLog;
 use super::listener::{Listener, Socket};
 use super::peer::Known;
 use super::refusal::refusal;
 use super::token::is_open;
+use crate::config::Roles;
 use crate::reason::Reason;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
@@ -116,18 +118,26 @@ impl Connections {
         }
     }
 
-    /// The connections of a listener. The stream never ends, and has no errors.
-    pub(crate) fn of(&self, listener: Listener) -> impl Stream<Item = io::Result<Connection>> + use<> {
-        let accept = Accept { listener, connections: self.clone(), pause: PAUSE_MIN, spare: None };
+    /// The connections of a listener, whose callers have these roles at most. The stream never ends, and has no errors.
+    pub(crate) fn of(
+        &self,
+        listener: Listener,
+        roles: Roles,
+    ) -> impl Stream<Item = io::Result<Connection>> + use<> {
+        let accept = Accept { listener, roles, connections: self.clone(), pause: PAUSE_MIN, spare: None };
         unfold(accept, |mut accept| async move { Some((Ok(accept.next().await), accept)) })
     }
 
-    /// Accepts a connection, or logs why not.
-    fn take(&self, socket: Box<dyn Socket>, peer: &Known) -> Option<Connection> {
+    /// Accepts a connection with these roles at most, or logs why not.
+    fn take(&self, socket: Box<dyn Socket>, peer: &Known, roles: Roles) -> Option<Connection> {
         let Limits { connections, for_health, first_request } = self.limits;
         let uid = peer.as_ref().ok().map(|peer| peer.uid);
+        let mut caller = Caller::new(uid, Roles::NONE);
         let stranger = match self.admission.decide(peer) {
-            Decision::Admit => None,
+            Decision::Admit(of_user) => {
+                caller = Caller::new(uid, roles.and(of_user));
+                None
+            }
             Decision::Refuse(why) => {
                 if self.log.admits(&Refusal::Stranger(uid)) {
                     warn!("a connection is for health checks only: {why}");
@@ -171,7 +181,7 @@ impl Connections {
         }
         let last_received = Arc::new(LastReceived { clock: self.clock.clone(), at: AtomicU64::new(0) });
         last_received.record();
-        let info = ConnectionInfo { health_only, has_requested: Arc::default(), last_received };
+        let info = ConnectionInfo { caller, health_only, has_requested: Arc::default(), last_received };
         let deadline = Some(Box::pin(sleep(first_request)));
         Some(Connection { socket, info, deadline, _permit: permit })
     }
@@ -179,6 +189,7 @@ impl Connections {
 
 struct Accept {
     listener: Listener,
+    roles: Roles,
     connections: Connections,
     pause: Duration,
     /// A descriptor in reserve. It is closed when the process has no other, so that a waiting connection can
@@ -195,7 +206,7 @@ impl Accept {
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
                     self.pause = PAUSE_MIN;
-                    if let Some(connection) = self.connections.take(socket, &peer) {
+                    if let Some(connection) = self.connections.take(socket, &peer, self.roles) {
                         return connection;
                     }
                 }
@@ -291,6 +302,7 @@ impl HealthOnly {
 /// The connection of a call, for the services.
 #[derive(Clone)]
 pub(crate) struct ConnectionInfo {
+    caller: Caller,
     health_only: Option<HealthOnly>,
     has_requested: Arc<AtomicBool>,
     last_received: Arc<LastReceived>,
@@ -397,8 +409,8 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// The layer that records that a connection has brought a request. On a connection for health checks it
-/// refuses all other calls.
+/// The layer that records that a connection has brought a request, and adds the caller ([`Caller`]) to it. On a
+/// connection for health checks it refuses all other calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Receive;
 
@@ -431,7 +443,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if let Some(info) = request.extensions().get::<ConnectionInfo>() {
             info.has_requested.store(true, Ordering::Relaxed);
             if let Some(health_only) = &info.health_only
@@ -439,6 +451,8 @@ where
             {
                 return futures::future::ready(Ok(health_only.refusal().into_http())).boxed();
             }
+            let caller = info.caller.clone();
+            request.extensions_mut().insert(caller);
         }
         self.inner.call(request).boxed()
     }
@@ -468,7 +482,7 @@ mod tests {
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.endpoint().unwrap().replace("http://", "");
         let (_, health) = tonic_health::server::health_reporter();
-        let incoming = Connections::within(limits, admission, &Clock::start()).of(listener);
+        let incoming = Connections::within(limits, admission, &Clock::start()).of(listener, Roles::ALL);
         let serving = Server::builder().layer(Receive).add_service(health).serve_with_incoming(incoming);
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(serving);
@@ -554,7 +568,9 @@ mod tests {
         let of_nobody = connections.clone();
         let incoming = futures::stream::once(async move {
             let (stream, _) = listener.accept().await?;
-            Ok::<_, io::Error>(of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped)).unwrap())
+            Ok::<_, io::Error>(
+                of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped), Roles::ALL).unwrap(),
+            )
         });
         let (_, service) = tonic_health::server::health_reporter();
         let serving = Server::builder().layer(Receive).add_service(service).serve_with_incoming(incoming);

@@ -1,8 +1,11 @@
-//! The listeners of a sidecar, the bounds of their connections, the users whom it serves, and the token of its callers. Shell.
+//! The listeners of a sidecar, the bounds of their connections, the users whom it serves, and the tokens and the roles of its
+//! callers. Shell.
 //!
 //! This room knows connections and calls, but none of the services behind them.
 
 pub mod admission;
+pub mod authorize;
+pub(crate) mod caller;
 pub mod connections;
 pub(crate) mod limited_log;
 pub mod listener;
@@ -11,4 +14,6 @@ pub(crate) mod refusal;
 #[cfg(test)]
 pub(crate) mod still;
 pub mod token;
+pub mod token_file;
+pub mod token_set;
 pub mod unix;

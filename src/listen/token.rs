@@ -1,33 +1,53 @@
-//! Refuses calls without the token, if the sidecar has one: `authorization: Bearer TOKEN` on each call. A
-//! tower layer around all services. Only health checks need no token, because probes have no secrets.
+//! Refuses calls without a token, if the sidecar has some: `authorization: Bearer TOKEN` on each call. A tower layer around
+//! all services. Only health checks need no token, because probes have no secrets.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, FutureExt as _};
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
+use super::caller::Caller;
 use super::refusal::refusal as refused;
-use crate::config::Secret;
+use super::token_set::TokenSet;
 use crate::reason::Reason;
 
 /// The calls that need no token.
 const OPEN: &str = "/grpc.health.v1.Health/";
 const SCHEME: &[u8] = b"Bearer ";
 
+/// The tokens in force. Clones see the same ones. `None` within: callers need none.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    current: watch::Receiver<Option<TokenSet>>,
+}
+
+impl Tokens {
+    /// The same tokens for ever.
+    pub fn fixed(set: Option<TokenSet>) -> Self {
+        watch::channel(set).1.into()
+    }
+}
+
+impl From<watch::Receiver<Option<TokenSet>>> for Tokens {
+    fn from(current: watch::Receiver<Option<TokenSet>>) -> Self {
+        Self { current }
+    }
+}
+
 /// The layer.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RequireToken {
-    token: Option<Arc<Secret>>,
+    tokens: Tokens,
 }
 
 impl RequireToken {
-    /// Accepts calls with this token. `None`: accepts all calls.
-    pub fn new(token: Option<&Secret>) -> Self {
-        Self { token: token.cloned().map(Arc::new) }
+    /// Accepts calls with one of these tokens.
+    pub fn new(tokens: Tokens) -> Self {
+        Self { tokens }
     }
 }
 
@@ -35,15 +55,15 @@ impl<S> Layer<S> for RequireToken {
     type Service = Guarded<S>;
 
     fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, token: self.token.clone() }
+        Guarded { inner, tokens: self.tokens.clone() }
     }
 }
 
-/// A service behind the token.
+/// A service behind the tokens.
 #[derive(Debug, Clone)]
 pub struct Guarded<S> {
     inner: S,
-    token: Option<Arc<Secret>>,
+    tokens: Tokens,
 }
 
 impl<S, B, R> Service<Request<B>> for Guarded<S>
@@ -61,56 +81,42 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.token.as_deref().and_then(|token| refusal(&request, token)) {
-            Some(status) => futures::future::ready(Ok(status.into_http())).boxed(),
-            None => self.inner.call(request).boxed(),
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let checked = self.tokens.current.borrow().as_ref().map(|tokens| check(&request, tokens));
+        match checked {
+            Some(Err(status)) => return futures::future::ready(Ok(status.into_http())).boxed(),
+            Some(Ok(Some(caller))) => {
+                request.extensions_mut().insert(caller);
+            }
+            Some(Ok(None)) | None => {}
         }
+        self.inner.call(request).boxed()
     }
 }
 
 /// Whether every caller may call this path at any time.
-pub(super) fn is_open(path: &str) -> bool {
+pub(crate) fn is_open(path: &str) -> bool {
     path.starts_with(OPEN)
 }
 
-/// Why the call is refused. `None`: it is accepted.
-fn refusal<B>(request: &Request<B>, token: &Secret) -> Option<Status> {
+/// The caller with its token. `None`: the call needs none. An error: why the call is refused.
+fn check<B>(request: &Request<B>, tokens: &TokenSet) -> Result<Option<Caller>, Status> {
     if is_open(request.uri().path()) {
-        return None;
+        return Ok(None);
     }
     let Some(given) = request.headers().get(AUTHORIZATION) else {
-        return Some(refused(
+        return Err(refused(
             Reason::TokenRefused,
             "this sidecar has a token, and the call has none; give it as `authorization: Bearer TOKEN` (client libraries: \
              in SIDEKEEPER_TOKEN)",
         ));
     };
-    match given.as_bytes().strip_prefix(SCHEME) {
-        Some(given) if same(given, token.reveal().as_bytes()) => None,
-        Some(_) | None => Some(refused(
+    match given.as_bytes().strip_prefix(SCHEME).and_then(|given| tokens.find(given)) {
+        Some(token) => Ok(Some(Caller::of(request.extensions()).with_token(token.name.clone(), token.roles))),
+        None => Err(refused(
             Reason::TokenRefused,
-            "the call's token is not this sidecar's; give that of its setting `token` as `authorization: Bearer TOKEN` \
-             (client libraries: in SIDEKEEPER_TOKEN)",
+            "the call's token is not this sidecar's; give one of its setting `token` or `token_file` as `authorization: \
+             Bearer TOKEN` (client libraries: in SIDEKEEPER_TOKEN)",
         )),
-    }
-}
-
-/// Whether two texts are equal. The time does not depend on the place of a difference.
-fn same(given: &[u8], expected: &[u8]) -> bool {
-    let differing = given.iter().zip(expected).fold(0, |differing, (a, b)| differing | (a ^ b));
-    given.len() == expected.len() && differing == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same;
-
-    #[test]
-    fn only_the_same_text_is_the_same() {
-        assert!(same(b"abc", b"abc"));
-        for other in [&b""[..], b"ab", b"abd", b"abcd", b"ABC"] {
-            assert!(!same(other, b"abc"), "{other:?}");
-        }
     }
 }

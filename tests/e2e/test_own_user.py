@@ -34,6 +34,7 @@ STARTS = 10
 OPEN = "dac_override"
 #: The right to read all files, of which the program is some. A socket needs the right to write.
 READ = "dac_read_search"
+REFLECTION = stranger.REFLECTION
 DRAIN = "sidekeeper.v1.SidecarService/Drain"
 #: A frame of HTTP/2 without content: the server's settings.
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -94,18 +95,28 @@ def test_se_1_another_user_is_refused_before_any_call(fleet: Fleet, port: int) -
     eventually("the log says so", lambda: f"uid {UID} may not call this sidecar" in fleet.logs())
 
 
-@pytest.mark.parametrize("allow", [f"uid:{UID}", "any-local-user", f"same-user,uid:1,uid:{UID}"])
-def test_another_user_may_call_if_the_setting_says_so(fleet: Fleet, port: int, allow: str) -> None:
+@pytest.mark.parametrize(
+    ("allow", "drained"),
+    [
+        (f"uid:{UID}", "PERMISSION_DENIED"),
+        (f"uid:{UID}:operate", "OK"),
+        ("any-local-user", "PERMISSION_DENIED"),
+        ("any-local-user:operate", "OK"),
+        (f"same-user,uid:1,uid:{UID}:view,gid:{GID}", "PERMISSION_DENIED"),
+    ],
+)
+def test_another_user_may_call_if_the_setting_says_so(fleet: Fleet, port: int, allow: str, drained: str) -> None:
     options = [word for one in allow.split(",") for word in ("--allow", one)]
     sidecar = serving(fleet, port, *options)
     for address in (f"127.0.0.1:{port}", f"unix:{sidecar.socket}"):
         told = outcomes(address)
         assert "UNAUTHENTICATED" not in {code for code, _ in told.values()}, (address, told)
-        assert told[DRAIN][0] == "OK"
+        assert told[DRAIN][0] == drained
+        assert told[REFLECTION][0] == "INVALID_ARGUMENT"  # its request is empty: it may call
 
 
 def test_a_group_may_call_on_the_unix_socket(fleet: Fleet, port: int) -> None:
-    sidecar = serving(fleet, port, "--allow", f"gid:{GID}")
+    sidecar = serving(fleet, port, "--allow", f"gid:{GID}:operate")
     assert outcomes(f"127.0.0.1:{port}")[DRAIN][0] == "UNAUTHENTICATED"
     assert outcomes(f"unix:{sidecar.socket}")[DRAIN][0] == "OK"
 
@@ -192,6 +203,6 @@ def test_se_2_nobody_else_can_connect_to_the_socket_while_the_sidecar_starts(bin
 def test_a_socket_may_be_shared_with_a_group(fleet: Fleet, port: int) -> None:
     fleet.folder.chmod(0o755)
     shared = fleet.folder / "shared.sock"
-    sidecar = serving(fleet, port, "--listen", f"unix:{shared}?mode=0660&group={GID}", "--allow", f"gid:{GID}")
+    sidecar = serving(fleet, port, "--listen", f"unix:{shared}?mode=0660&group={GID}", "--allow", f"gid:{GID}:operate")
     assert outcomes(f"unix:{sidecar.socket}", READ)[DRAIN][0] == "UNAVAILABLE"
     assert outcomes(f"unix:{shared}", READ)[DRAIN][0] == "OK"

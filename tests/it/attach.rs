@@ -165,7 +165,7 @@ async fn a_sidecar_serves_on_a_unix_socket() {
     let fleet = Fleet::new().await;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("api.sock");
-    let address = ListenAddress::Unix(socket.clone().into());
+    let address = ListenAddress::Unix(socket.clone().into()).into();
     let sidecar = fleet.sidecar_with(1, |config| config.listen = vec![address]).await;
     assert_eq!(sidecar.inner.endpoints(), [format!("unix://{}", socket.display())]);
     let mut app = sidecar.attach(request(each_second(1))).await;

@@ -17,11 +17,12 @@ pub(crate) type Client = ParticipantServiceClient<Channel>;
 /// A sidecar's default configuration, except that it serves on this socket only.
 pub(crate) fn config(socket: &Path) -> Config {
     Config {
-        listen: vec![ListenAddress::Unix(socket.into())],
+        listen: vec![ListenAddress::Unix(socket.into()).into()],
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
-        allow: vec![Allowed::SameUser],
+        allow: vec![Allowed::SAME_USER],
         token: None,
+        token_file: None,
         digest: None,
         data_dir: None,
         state_dir: None,

@@ -18,7 +18,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 #: How long one call may take.
 LIMIT = 5.0
@@ -49,21 +49,26 @@ def methods() -> Iterator[tuple[str, bool]]:
     return iter(sorted(found, key=lambda method: method[0].endswith("/Drain")))
 
 
-def calls(address: str) -> dict[str, tuple[str, str]]:
-    """The code and the message of each call, without fields."""
+def calls(
+    address: str, token: str = "", wanted: Iterable[tuple[str, bool]] | None = None
+) -> dict[str, tuple[str, str]]:
+    """The code and the message of each call without fields: of these methods, or of all."""
     import grpc
 
     outcomes = {}
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    if wanted is None:
+        wanted = itertools.chain([(HEALTH, False), (REFLECTION, True)], methods())
     # Without it the name of the authority would be the path of the socket, which no server accepts.
     with grpc.insecure_channel(address, [("grpc.default_authority", "localhost")]) as channel:
-        for path, streams in itertools.chain([(HEALTH, False), (REFLECTION, True)], methods()):
+        for path, streams in wanted:
             try:
                 if path == REFLECTION:
-                    next(channel.stream_stream(f"/{path}")(iter([b""]), timeout=LIMIT))
+                    next(channel.stream_stream(f"/{path}")(iter([b""]), timeout=LIMIT, metadata=metadata))
                 elif streams:
-                    next(channel.unary_stream(f"/{path}")(b"", timeout=LIMIT))
+                    next(channel.unary_stream(f"/{path}")(b"", timeout=LIMIT, metadata=metadata))
                 else:
-                    channel.unary_unary(f"/{path}")(b"", timeout=LIMIT)
+                    channel.unary_unary(f"/{path}")(b"", timeout=LIMIT, metadata=metadata)
                 outcomes[path] = ("OK", "")
             except StopIteration:
                 outcomes[path] = ("OK", "")

@@ -22,6 +22,7 @@ pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
         problems,
         handoff_mode: _,
         handoff_mode_reason,
+        parameters_hidden,
     } = state;
     json!({
         "job_name": job_name,
@@ -33,6 +34,7 @@ pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
         "next_fire_time": next_fire_time.as_ref().and_then(instant),
         "handoff_mode": state.handoff_mode().as_str_name(),
         "handoff_mode_reason": handoff_mode_reason,
+        "parameters_hidden": parameters_hidden,
         "problems": problems.iter().map(problem).collect::<Vec<_>>(),
     })
 }

@@ -34,6 +34,12 @@ pub(super) fn table(state: &WatchAssignmentsResponse) -> String {
     }
     text.push_str(&waits(&state.items));
     text.push_str(&failures(&state.items));
+    if state.parameters_hidden {
+        line(
+            &mut text,
+            "parameters and messages are hidden: the sidecar shows them to callers with the role `operate`",
+        );
+    }
     for problem in &state.problems {
         let path = if problem.path.is_empty() { "job" } else { &problem.path };
         line(&mut text, &format!("problem: {}: {}", printable(path), printable(&problem.message)));
@@ -283,6 +289,7 @@ mod tests {
             resharding: true,
             handoff_mode: HandoffMode::AllAtOnce.into(),
             handoff_mode_reason: "instance 10.0.0.9@-@1 is ElasticJob's own".to_owned(),
+            parameters_hidden: true,
             next_fire_time: Some(ProtoTimestamp { seconds: 1_767_225_605, nanos: 0 }),
             problems: vec![Problem {
                 path: "/orderSync/config".to_owned(),
@@ -307,6 +314,7 @@ mod tests {
 
                 o owned, R running, M misfired, D disabled, W waits for its lock, . another's; * leads
                 item 0: failed 3 times in a row since 2025-12-31T23:59:50Z: ValueError: no such city
+                parameters and messages are hidden: the sidecar shows them to callers with the role `operate`
                 problem: /orderSync/config: not YAML\u{1b}[2J
             "#]],
         );

@@ -109,11 +109,12 @@ impl Fleet {
 /// The configuration of the sidecar with this number.
 pub fn config(namespace: &str, number: u8) -> Config {
     Config {
-        listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())],
+        listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into()).into()],
         zookeeper: None,
         namespace: namespace.to_owned(),
-        allow: vec![Allowed::SameUser],
+        allow: vec![Allowed::SAME_USER],
         token: None,
+        token_file: None,
         digest: None,
         data_dir: None,
         state_dir: None,

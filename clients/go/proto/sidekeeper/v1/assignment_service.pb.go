@@ -155,8 +155,11 @@ type WatchAssignmentsResponse struct {
 	HandoffMode HandoffMode `protobuf:"varint,9,opt,name=handoff_mode,json=handoffMode,proto3,enum=sidekeeper.v1.HandoffMode" json:"handoff_mode,omitempty"`
 	// Why items change owners all at once, in words. Empty otherwise.
 	HandoffModeReason string `protobuf:"bytes,10,opt,name=handoff_mode_reason,json=handoffModeReason,proto3" json:"handoff_mode_reason,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Whether the caller may not see the job's parameters, because it lacks the role `operate`: the parameters of the job and of
+	// its items, the messages of failures, and the texts of the configuration's problems are left out.
+	ParametersHidden bool `protobuf:"varint,11,opt,name=parameters_hidden,json=parametersHidden,proto3" json:"parameters_hidden,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *WatchAssignmentsResponse) Reset() {
@@ -257,6 +260,13 @@ func (x *WatchAssignmentsResponse) GetHandoffModeReason() string {
 		return x.HandoffModeReason
 	}
 	return ""
+}
+
+func (x *WatchAssignmentsResponse) GetParametersHidden() bool {
+	if x != nil {
+		return x.ParametersHidden
+	}
+	return false
 }
 
 // An online instance.
@@ -615,7 +625,7 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\x17WatchAssignmentsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12 \n" +
 	"\fwait_for_job\x18\x02 \x01(\bR\n" +
-	"waitForJob\"\x8f\x04\n" +
+	"waitForJob\"\xbc\x04\n" +
 	"\x18WatchAssignmentsResponse\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
 	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12\x1e\n" +
@@ -631,7 +641,8 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\bproblems\x18\b \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\x12=\n" +
 	"\fhandoff_mode\x18\t \x01(\x0e2\x1a.sidekeeper.v1.HandoffModeR\vhandoffMode\x12.\n" +
 	"\x13handoff_mode_reason\x18\n" +
-	" \x01(\tR\x11handoffModeReason\"\x80\x01\n" +
+	" \x01(\tR\x11handoffModeReason\x12+\n" +
+	"\x11parameters_hidden\x18\v \x01(\bR\x10parametersHidden\"\x80\x01\n" +
 	"\x0eInstanceStatus\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x1b\n" +

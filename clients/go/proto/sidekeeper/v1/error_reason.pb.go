@@ -131,6 +131,8 @@ const (
 	ErrorReason_ERROR_REASON_RECORD_UNREADABLE ErrorReason = 50
 	// The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve.
 	ErrorReason_ERROR_REASON_PEER_REFUSED ErrorReason = 51
+	// The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles.
+	ErrorReason_ERROR_REASON_ROLE_MISSING ErrorReason = 52
 )
 
 // Enum value maps for ErrorReason.
@@ -188,6 +190,7 @@ var (
 		49: "ERROR_REASON_RUNS_UNRESOLVED",
 		50: "ERROR_REASON_RECORD_UNREADABLE",
 		51: "ERROR_REASON_PEER_REFUSED",
+		52: "ERROR_REASON_ROLE_MISSING",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -242,6 +245,7 @@ var (
 		"ERROR_REASON_RUNS_UNRESOLVED":        49,
 		"ERROR_REASON_RECORD_UNREADABLE":      50,
 		"ERROR_REASON_PEER_REFUSED":           51,
+		"ERROR_REASON_ROLE_MISSING":           52,
 	}
 )
 
@@ -276,7 +280,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xf7\r\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\x96\x0e\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -330,7 +334,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1bERROR_REASON_LOCK_NOT_OWNED\x100\x12 \n" +
 	"\x1cERROR_REASON_RUNS_UNRESOLVED\x101\x12\"\n" +
 	"\x1eERROR_REASON_RECORD_UNREADABLE\x102\x12\x1d\n" +
-	"\x19ERROR_REASON_PEER_REFUSED\x103Bb\n" +
+	"\x19ERROR_REASON_PEER_REFUSED\x103\x12\x1d\n" +
+	"\x19ERROR_REASON_ROLE_MISSING\x104Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

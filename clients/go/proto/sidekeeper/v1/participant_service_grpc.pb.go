@@ -75,9 +75,10 @@ type ParticipantServiceClient interface {
 	// the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
 	// the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
 	// (the sidecar does not serve the user who calls, with the reason PEER_REFUSED; or it has a token, and the call has none or
-	// another one), ALREADY_EXISTS (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or
-	// RESOURCE_EXHAUSTED (too many streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the stream sends
-	// `Waiting`.
+	// another one), PERMISSION_DENIED (the caller lacks the role `attach`, with the reason ROLE_MISSING), ALREADY_EXISTS
+	// (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many
+	// streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the
+	// stream sends `Waiting`.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
 	// Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
 	// ALREADY_RECORDED. The answer comes when the results are recorded in the registry. If the registry does not answer, it
@@ -270,9 +271,10 @@ type ParticipantServiceServer interface {
 	// the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
 	// the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
 	// (the sidecar does not serve the user who calls, with the reason PEER_REFUSED; or it has a token, and the call has none or
-	// another one), ALREADY_EXISTS (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or
-	// RESOURCE_EXHAUSTED (too many streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the stream sends
-	// `Waiting`.
+	// another one), PERMISSION_DENIED (the caller lacks the role `attach`, with the reason ROLE_MISSING), ALREADY_EXISTS
+	// (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many
+	// streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the
+	// stream sends `Waiting`.
 	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
 	// Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
 	// ALREADY_RECORDED. The answer comes when the results are recorded in the registry. If the registry does not answer, it

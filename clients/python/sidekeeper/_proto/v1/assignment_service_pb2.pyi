@@ -90,6 +90,7 @@ class WatchAssignmentsResponse(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     HANDOFF_MODE_FIELD_NUMBER: _builtins.int
     HANDOFF_MODE_REASON_FIELD_NUMBER: _builtins.int
+    PARAMETERS_HIDDEN_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name."""
     generation: _builtins.int
@@ -102,6 +103,10 @@ class WatchAssignmentsResponse(_message.Message):
     """How items change owners now."""
     handoff_mode_reason: _builtins.str
     """Why items change owners all at once, in words. Empty otherwise."""
+    parameters_hidden: _builtins.bool
+    """Whether the caller may not see the job's parameters, because it lacks the role `operate`: the parameters of the job and of
+    its items, the messages of failures, and the texts of the configuration's problems are left out.
+    """
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force. Absent: the job has none, or an unreadable one."""
@@ -135,10 +140,11 @@ class WatchAssignmentsResponse(_message.Message):
         problems: _abc.Iterable[_job_pb2.Problem] | None = ...,
         handoff_mode: Global___HandoffMode.ValueType = ...,
         handoff_mode_reason: _builtins.str = ...,
+        parameters_hidden: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "next_fire_time", b"next_fire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "generation", b"generation", "handoff_mode", b"handoff_mode", "handoff_mode_reason", b"handoff_mode_reason", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "problems", b"problems", "resharding", b"resharding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "generation", b"generation", "handoff_mode", b"handoff_mode", "handoff_mode_reason", b"handoff_mode_reason", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "parameters_hidden", b"parameters_hidden", "problems", b"problems", "resharding", b"resharding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,6 +126,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The record of the sticky lock cannot be read."""
     ERROR_REASON_PEER_REFUSED: _ErrorReason.ValueType  # 51
     """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
+    ERROR_REASON_ROLE_MISSING: _ErrorReason.ValueType  # 52
+    """The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -237,4 +239,6 @@ ERROR_REASON_RECORD_UNREADABLE: ErrorReason.ValueType  # 50
 """The record of the sticky lock cannot be read."""
 ERROR_REASON_PEER_REFUSED: ErrorReason.ValueType  # 51
 """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
+ERROR_REASON_ROLE_MISSING: ErrorReason.ValueType  # 52
+"""The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -80,9 +80,10 @@ class ParticipantServiceStub:
     the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
     the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
     (the sidecar does not serve the user who calls, with the reason PEER_REFUSED; or it has a token, and the call has none or
-    another one), ALREADY_EXISTS (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or
-    RESOURCE_EXHAUSTED (too many streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the stream sends
-    `Waiting`.
+    another one), PERMISSION_DENIED (the caller lacks the role `attach`, with the reason ROLE_MISSING), ALREADY_EXISTS
+    (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many
+    streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the
+    stream sends `Waiting`.
     """
     ReportCompletion: _grpc.UnaryUnaryMultiCallable[_completion_pb2.ReportCompletionRequest, _completion_pb2.ReportCompletionResponse]
     """Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
@@ -185,9 +186,10 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
     the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
     (the sidecar does not serve the user who calls, with the reason PEER_REFUSED; or it has a token, and the call has none or
-    another one), ALREADY_EXISTS (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or
-    RESOURCE_EXHAUSTED (too many streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the stream sends
-    `Waiting`.
+    another one), PERMISSION_DENIED (the caller lacks the role `attach`, with the reason ROLE_MISSING), ALREADY_EXISTS
+    (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many
+    streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the
+    stream sends `Waiting`.
     """
     ReportCompletion: _aio.UnaryUnaryMultiCallable[_completion_pb2.ReportCompletionRequest, _completion_pb2.ReportCompletionResponse]  # type: ignore[assignment]
     """Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
@@ -293,9 +295,10 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
         the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
         (the sidecar does not serve the user who calls, with the reason PEER_REFUSED; or it has a token, and the call has none or
-        another one), ALREADY_EXISTS (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or
-        RESOURCE_EXHAUSTED (too many streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the stream sends
-        `Waiting`.
+        another one), PERMISSION_DENIED (the caller lacks the role `attach`, with the reason ROLE_MISSING), ALREADY_EXISTS
+        (another instance has the `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many
+        streams, or the disk of the embedded registry is full). While the registry does not answer the call does not fail: the
+        stream sends `Waiting`.
         """
 
     @_abc_1.abstractmethod

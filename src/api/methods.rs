@@ -1,0 +1,98 @@
+//! What each method needs of its caller: the one table of all methods. Pure.
+
+use crate::config::Role;
+use crate::listen::authorize::Need;
+
+const NOTHING: Need = Need::Nothing;
+const ATTACH: Need = Need::OneOf(&[Role::Attach]);
+const VIEW: Need = Need::OneOf(&[Role::View]);
+/// Applications need it, and so do those who look.
+const ATTACH_OR_VIEW: Need = Need::OneOf(&[Role::Attach, Role::View]);
+const OPERATE: Need = Need::OneOf(&[Role::Operate]);
+
+/// The methods by their paths, in the order of the paths.
+const METHODS: &[(&str, Need)] = &[
+    ("/grpc.health.v1.Health/Check", NOTHING),
+    ("/grpc.health.v1.Health/Watch", NOTHING),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", VIEW),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW),
+    ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW),
+    ("/sidekeeper.v1.ElectionService/Campaign", ATTACH),
+    ("/sidekeeper.v1.ElectionService/Observe", ATTACH_OR_VIEW),
+    ("/sidekeeper.v1.ElectionService/Resign", ATTACH),
+    ("/sidekeeper.v1.JobService/CancelExecutions", OPERATE),
+    ("/sidekeeper.v1.JobService/TriggerJob", OPERATE),
+    ("/sidekeeper.v1.LockService/BreakLock", OPERATE),
+    ("/sidekeeper.v1.LockService/GetLock", VIEW),
+    ("/sidekeeper.v1.LockService/Hold", ATTACH),
+    ("/sidekeeper.v1.LockService/ListLocks", VIEW),
+    ("/sidekeeper.v1.LockService/Release", ATTACH),
+    ("/sidekeeper.v1.LockService/RequestRevocation", OPERATE),
+    ("/sidekeeper.v1.LockService/WatchLock", VIEW),
+    ("/sidekeeper.v1.ParticipantService/AcknowledgeAssignment", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/Attach", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/Detach", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/DrainAttachment", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/RenewLease", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/ReportCompletion", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/ReportListener", ATTACH),
+    ("/sidekeeper.v1.ParticipantService/ReportProgress", ATTACH),
+    ("/sidekeeper.v1.SidecarService/Drain", OPERATE),
+    ("/sidekeeper.v1.StickyLockService/GetStickyLock", VIEW),
+    ("/sidekeeper.v1.StickyLockService/Leave", ATTACH),
+    ("/sidekeeper.v1.StickyLockService/ListStickyLocks", VIEW),
+    ("/sidekeeper.v1.StickyLockService/ResignOwnership", ATTACH),
+    ("/sidekeeper.v1.StickyLockService/Resolve", ATTACH),
+    ("/sidekeeper.v1.StickyLockService/SaveCheckpoint", ATTACH),
+    ("/sidekeeper.v1.StickyLockService/Stand", ATTACH),
+    ("/sidekeeper.v1.StickyLockService/TryRun", ATTACH),
+];
+
+/// What the method with this path needs. `None`: there is no such method.
+pub(super) fn need(path: &str) -> Option<Need> {
+    let at = METHODS.binary_search_by_key(&path, |(path, _)| path).ok()?;
+    METHODS.get(at).map(|(_, need)| *need)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+    use crate::listen::token::is_open;
+    use crate::proto;
+
+    #[test]
+    fn se_4_the_table_has_exactly_the_methods_that_are_served() {
+        let sets = [
+            proto::DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ];
+        let mut served = BTreeSet::new();
+        for file in sets.into_iter().flat_map(|set| FileDescriptorSet::decode(set).unwrap().file) {
+            for service in &file.service {
+                let path = |method: &str| format!("/{}.{}/{method}", file.package(), service.name());
+                served.extend(service.method.iter().map(|method| path(method.name())));
+            }
+        }
+        let decided: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        assert_eq!(decided, served.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn se_4_a_method_has_its_need_and_only_health_needs_nothing() {
+        for (path, told) in METHODS {
+            assert_eq!(need(path), Some(*told), "{path}");
+            assert_eq!(is_open(path), *told == Need::Nothing, "{path}");
+        }
+        for other in ["", "/", "/sidekeeper.v1.SidecarService/drain", "/sidekeeper.v1.SidecarService/Drain/"]
+        {
+            assert_eq!(need(other), None, "{other:?}");
+        }
+    }
+}
