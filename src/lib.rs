@@ -18,6 +18,7 @@ pub mod quartz;
 pub mod reason;
 pub mod registry;
 pub mod runner;
+mod runtime_folder;
 pub mod sidecar;
 pub mod telemetry;
 pub mod tree;

@@ -10,8 +10,12 @@
 //! its timeout if an instance remains.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +81,7 @@ pub enum StartError {
         /// The address.
         address: String,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The embedded registry's directory is unusable.
     #[error("cannot open the data directory: {0}")]
@@ -365,18 +369,53 @@ async fn open_tokens(config: &Config) -> Result<(Option<TokenFile>, Tokens), Tok
     }
 }
 
+/// Fails if an address cannot be served, or if none of the optional ones can.
 async fn listen(config: &Config) -> Result<Vec<(String, Listener, Roles)>, StartError> {
     let mut listeners = Vec::new();
-    for Listen { address, roles } in &config.listen {
-        let listener = match address {
-            ListenAddress::Tcp(socket) => Listener::tcp(*socket).await,
-            ListenAddress::Unix(socket) => Listener::unix(socket).await,
-        };
-        let bound = listener.and_then(|listener| Ok((listener.endpoint()?, listener, *roles)));
-        let failed = |source| StartError::Listen { address: address.to_string(), source };
-        listeners.push(bound.map_err(failed)?);
+    let mut missing = None;
+    for listen in &config.listen {
+        match bind(listen).await {
+            Ok((endpoint, listener)) => listeners.push((endpoint, listener, listen.roles)),
+            Err(source) => {
+                let failed = StartError::Listen { address: listen.address.to_string(), source };
+                if !listen.optional {
+                    return Err(failed);
+                }
+                missing = Some(failed);
+            }
+        }
     }
-    Ok(listeners)
+    match missing {
+        Some(failed) if listeners.is_empty() => Err(failed),
+        Some(failed) => {
+            warn!("{failed}; serving on the other address only");
+            Ok(listeners)
+        }
+        None => Ok(listeners),
+    }
+}
+
+async fn bind(listen: &Listen) -> io::Result<(String, Listener)> {
+    let listener = match &listen.address {
+        ListenAddress::Tcp(address) => Listener::tcp(*address).await?,
+        ListenAddress::Unix(address) => {
+            if listen.optional
+                && let Some(folder) = address.path.parent()
+            {
+                make_private(folder)?;
+            }
+            Listener::unix(address).await?
+        }
+    };
+    Ok((listener.endpoint()?, listener))
+}
+
+/// Makes a folder for the sidecar's user alone, unless there is one.
+fn make_private(folder: &FilePath) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 async fn listen_for_dump(config: &Config) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {

@@ -1,5 +1,5 @@
 //! The sidecar of a command: the forms of its address, and the time limits of the connection. A command
-//! without an address also finds the sidecar of `sidekeeper run`.
+//! without an address finds the sidecar of its user in one of the usual places, also that of `sidekeeper run`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,11 +15,14 @@ use tonic_types::StatusExt as _;
 
 use super::printable;
 use super::run::{PRIVATE_PREFIX, SOCKET_NAME};
+use super::trusted;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE};
 use crate::config::settings;
+use crate::runtime_folder;
 
 /// The address of a sidecar without configuration.
 const DEFAULT: &str = "http://127.0.0.1:7070";
+const DEFAULT_AUTHORITY: &str = "127.0.0.1:7070";
 /// How long to try to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a silent connection is pinged, and how long the answer may take. A person who watches should see
@@ -33,7 +36,8 @@ const ALLOWED: &str = "allowed: `HOST:PORT`, `http://HOST:PORT`, `unix:PATH` and
 #[derive(Args)]
 pub(super) struct SidecarArgs {
     /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT` or `unix:PATH`. [default:
-    /// http://127.0.0.1:7070, or the socket of `sidekeeper run` if no sidecar serves there]
+    /// a sidecar of this user or root: at `$XDG_RUNTIME_DIR/sidekeeper/api.sock`, at `/run/sidekeeper/api.sock`, at
+    /// 127.0.0.1:7070, or that of `sidekeeper run`]
     #[arg(long, env = "SIDEKEEPER_ENDPOINT")]
     endpoint: Option<String>,
 }
@@ -42,48 +46,63 @@ impl SidecarArgs {
     /// The checked address.
     pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
         let text = self.endpoint.as_deref().filter(|text| !text.is_empty());
-        let address = parse(text.unwrap_or(DEFAULT)).map_err(Failure::with(USAGE))?;
-        Ok(Sidecar { address, is_given: text.is_some() })
+        Ok(Sidecar { address: text.map(parse).transpose().map_err(Failure::with(USAGE))? })
     }
 }
 
-/// A sidecar's address.
+/// A sidecar's address. `None`: it is to be found.
 pub(super) struct Sidecar {
-    address: String,
-    is_given: bool,
+    address: Option<String>,
 }
 
 impl Sidecar {
     /// Connects to the sidecar.
     pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
-        let refused = match endpoint(&self.address)?.connect().await {
-            Ok(channel) => return Ok(channel),
-            Err(error) => anyhow!(error),
-        };
-        let private = if self.is_given { Vec::new() } else { private_sockets() };
-        let mut found = Vec::new();
-        for socket in private {
+        let Some(address) = &self.address else { return find().await };
+        let connected = endpoint(address)?.connect().await;
+        connected.with_context(|| not_there(address))
+    }
+}
+
+/// Connects to the sidecar of this user or root that serves in a usual place.
+async fn find() -> anyhow::Result<Channel> {
+    let mut refused = Vec::new();
+    for socket in runtime_folder::sockets(&|name| std::env::var_os(name)) {
+        if socket.exists() {
             let address = format!("unix://{}", socket.display());
-            if let Ok(channel) = endpoint(&address)?.connect().await {
-                found.push((address, channel));
+            match trusted::unix(endpoint(&address)?, &socket).await {
+                Ok(channel) => return Ok(channel),
+                Err(error) => refused.push(anyhow!(error).context(not_there(&address))),
             }
         }
-        if found.len() > 1 {
-            let addresses: Vec<_> = found.iter().map(|(address, _)| address.as_str()).collect();
-            return Err(anyhow!(
-                "no sidecar answers at {}, and several `sidekeeper run` do: give one as --endpoint: {}",
-                self.address,
-                addresses.join(", ")
-            ));
-        }
-        match found.pop() {
-            Some((_, channel)) => Ok(channel),
-            None => Err(refused.context(format!(
-                "no sidecar answers at {}; is `sidekeeper serve` running there?",
-                self.address
-            ))),
+    }
+    match trusted::tcp(endpoint(DEFAULT)?, DEFAULT_AUTHORITY, token().is_some()).await {
+        Ok(channel) => return Ok(channel),
+        Err(error) => refused.push(anyhow!(error).context(not_there(DEFAULT))),
+    }
+    let mut found = Vec::new();
+    for socket in private_sockets() {
+        let address = format!("unix://{}", socket.display());
+        if let Ok(channel) = endpoint(&address)?.connect().await {
+            found.push((address, channel));
         }
     }
+    if found.len() > 1 {
+        let addresses: Vec<_> = found.iter().map(|(address, _)| address.as_str()).collect();
+        return Err(anyhow!(
+            "no sidecar answers at {DEFAULT}, and several `sidekeeper run` do: give one as --endpoint: {}",
+            addresses.join(", ")
+        ));
+    }
+    match (found.pop(), refused.into_iter().next()) {
+        (Some((_, channel)), _) => Ok(channel),
+        (None, Some(first)) => Err(first),
+        (None, None) => Err(anyhow!(not_there(DEFAULT))),
+    }
+}
+
+fn not_there(address: &str) -> String {
+    format!("no sidecar answers at {address}; is `sidekeeper serve` running there?")
 }
 
 /// The sockets of the sidecars of this user's `sidekeeper run` commands.
@@ -129,15 +148,18 @@ fn reason(status: &Status) -> Option<String> {
 /// read flags.
 pub(super) fn authorized<T>(message: T) -> anyhow::Result<Request<T>> {
     let mut request = Request::new(message);
-    if let Ok(token) = std::env::var(settings::TOKEN.env)
-        && !token.is_empty()
-    {
+    if let Some(token) = token() {
         let header = format!("Bearer {token}").parse();
         let header = header
             .with_context(|| format!("{}: it has characters that a header cannot", settings::TOKEN.env))?;
         request.metadata_mut().insert("authorization", header);
     }
     Ok(request)
+}
+
+/// The sidecar's token in the environment.
+fn token() -> Option<String> {
+    std::env::var(settings::TOKEN.env).ok().filter(|token| !token.is_empty())
 }
 
 /// An address in the one form that connections use.

@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod sticky;
 mod trigger;
+mod trusted;
 mod watch;
 
 use std::ffi::OsString;

@@ -11,6 +11,7 @@ mod source;
 mod types;
 mod value;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,13 +28,17 @@ use self::source::{File, Given, Origin};
 pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, UnixAddress, Who};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
+use crate::runtime_folder;
 use crate::tree::Path;
+
+/// The loopback address of a sidecar that nobody has configured.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7070";
 
 /// The checked settings of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`. Only this machine can reach it,
-    /// because nothing is encrypted.
+    /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`, and a socket in the user's runtime folder. Only
+    /// this machine can reach them, because nothing is encrypted.
     pub listen: Vec<Listen>,
     /// The users that are served. Default: the sidecar's own, and root.
     pub allow: Vec<Allowed>,
@@ -187,7 +192,16 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
         // All settings are read before the result, so that all errors are found.
-        let listen = self.list(&settings::LISTEN, access::listen);
+        let mut listen = self.list(&settings::LISTEN, access::listen);
+        let is_detected = |(setting, given): &(&Setting, Given)| {
+            setting.key == settings::LISTEN.key && given.origin == Origin::Default
+        };
+        if self.sources.default_listen.is_none()
+            && self.given.iter().any(is_detected)
+            && let Ok(listen) = &mut listen
+        {
+            listen.iter_mut().for_each(|listen| listen.optional = true);
+        }
         let allow = self.list(&settings::ALLOW, access::allow);
         let token = self.optional(&settings::TOKEN, Secret::token);
         let token_file = self.optional(&settings::TOKEN_FILE, value::file);
@@ -255,8 +269,12 @@ impl Reader<'_> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Vec<T>, Reported> {
         let mut given = self.sources.find(setting, &self.file, &mut self.problems);
-        if given.texts.is_empty() && matches!(setting.default, settings::Default::Detected(_)) {
-            given.texts.push(detect_instance_ip().to_string());
+        let is_open = given.origin == Origin::Default && given.texts.is_empty();
+        if is_open && matches!(setting.default, settings::Default::Detected(_)) {
+            given.texts = match setting.key {
+                key if key == settings::LISTEN.key => detect_listen(self.sources.environment),
+                _ => vec![detect_instance_ip().to_string()],
+            };
         }
         let mut values = Vec::new();
         for text in &given.texts {
@@ -354,6 +372,15 @@ impl Reader<'_> {
             self.problems.push(Problem { what, given: None, reason });
         }
     }
+}
+
+/// The addresses of a sidecar that nobody has configured.
+fn detect_listen(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
+    let socket = runtime_folder::own_socket(environment);
+    // A path that an address cannot have is left out.
+    let socket = socket.and_then(|path| Some(format!("unix:{}", path.to_str()?)));
+    let socket = socket.filter(|text| !text.contains('?') && access::listen(text).is_ok());
+    socket.into_iter().chain([DEFAULT_ADDRESS.to_owned()]).collect()
 }
 
 /// The IPv4 address of the first interface that is up and not loopback, else 127.0.0.1.

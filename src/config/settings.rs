@@ -69,7 +69,7 @@ macro_rules! settings {
 }
 
 settings! {
-    LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
+    LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Detected("`127.0.0.1:7070`, and the socket `sidekeeper/api.sock` in `$XDG_RUNTIME_DIR`, else `/run/sidekeeper/api.sock`, if that directory is of the sidecar's user; one of them suffices"), list =>
         "Where to serve: a loopback IP address and port, or `unix:/path` of a socket, with `?mode=0660&group=NAME` for others than its owner. `?role=ROLES` limits what callers of the address may do: `attach`, `view`, `operate`, joined by `+`. Several are allowed; port 0 takes a free one.";
     ALLOW = "allow", "allow", "SIDEKEEPER_ALLOW", "WHO", Default::Value("same-user"), list =>
         "The users of this machine that are served: `same-user`, which is the sidecar's own and root, and in addition `uid:N`, `gid:N` (the primary group, on Unix sockets only), or `any-local-user`. These may attach and view; `uid:N:ROLES` gives them other roles. Several are allowed.";

@@ -58,6 +58,7 @@ fn without_any_source_the_defaults_hold() {
                         view: true,
                         operate: true,
                     },
+                    optional: true,
                 },
             ],
             allow: [

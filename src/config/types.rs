@@ -22,11 +22,13 @@ pub struct Listen {
     pub address: ListenAddress,
     /// The most that callers on this address may do, also those of the sidecar's own user.
     pub roles: Roles,
+    /// Whether the sidecar may serve without it, on its other addresses.
+    pub optional: bool,
 }
 
 impl From<ListenAddress> for Listen {
     fn from(address: ListenAddress) -> Self {
-        Self { address, roles: Roles::ALL }
+        Self { address, roles: Roles::ALL, optional: false }
     }
 }
 

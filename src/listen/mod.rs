@@ -9,7 +9,7 @@ pub(crate) mod caller;
 pub mod connections;
 pub(crate) mod limited_log;
 pub mod listener;
-mod peer;
+pub(crate) mod peer;
 pub(crate) mod refusal;
 #[cfg(test)]
 pub(crate) mod still;

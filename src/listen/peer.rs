@@ -13,19 +13,19 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// The user at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// The user's number.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
     /// The user's primary group; `None` for TCP, where the kernel does not tell it.
-    pub(super) gid: Option<u32>,
+    pub(crate) gid: Option<u32>,
 }
 
 /// The peer of a connection, or why it is not known.
-pub(super) type Known = Result<Peer, Unknown>;
+pub(crate) type Known = Result<Peer, Unknown>;
 
 /// Why the kernel does not tell the user at the other end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unknown {
+pub(crate) enum Unknown {
     /// The connection was closed in the meantime, or comes from another network namespace.
     #[error("this machine has no established connection with this address at its other end")]
     NoConnection,
@@ -49,18 +49,18 @@ impl From<io::Error> for Unknown {
 
 /// Tells the owners of TCP connections.
 #[derive(Debug)]
-pub(super) struct TcpOwners {
+pub(crate) struct TcpOwners {
     owners: Owners,
 }
 
 impl TcpOwners {
     /// Opens what it needs, so that a lack of descriptors later does not matter.
-    pub(super) fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self { owners: Owners::open() }
     }
 
     /// The owner of the other end of a loopback connection.
-    pub(super) fn of(&self, stream: &TcpStream) -> Known {
+    pub(crate) fn of(&self, stream: &TcpStream) -> Known {
         let (theirs, ours) = (stream.peer_addr()?, stream.local_addr()?);
         let uid = self.owners.owner(theirs, ours)?;
         // As long as this end is connected, no other connection has its addresses. After a reset another user's may have,
@@ -73,7 +73,7 @@ impl TcpOwners {
 }
 
 /// The process that has connected to a Unix socket.
-pub(super) fn of_unix(stream: &UnixStream) -> Known {
+pub(crate) fn of_unix(stream: &UnixStream) -> Known {
     let credentials = stream.peer_cred()?;
     mapped(Peer { uid: credentials.uid(), gid: Some(credentials.gid()) })
 }

@@ -11,6 +11,7 @@ use tokio::net::{UnixListener, UnixSocket as Unbound, UnixStream};
 use tracing::warn;
 
 use crate::config::UnixAddress;
+use crate::runtime_folder;
 
 /// Connections that wait to be accepted, at most.
 const WAITING_MAX: u32 = 1_024;
@@ -27,9 +28,11 @@ impl UnixSocket {
     /// Listens on a socket. Replaces the file of a killed sidecar. Never replaces a file that a process
     /// serves, not even if that process is stopped or too busy to answer.
     ///
-    /// At no moment the file gives more rights than its address names, whatever the umask is.
+    /// At no moment the file gives more rights than its address names, whatever the umask is. Fails if another user could
+    /// replace the file.
     pub async fn bind(address: &UnixAddress) -> io::Result<Self> {
         let path = &address.path;
+        runtime_folder::check(path)?;
         let group = address.group.as_deref().map(group).transpose()?;
         remove_stale(path).await?;
         let socket = Unbound::new_stream()?;

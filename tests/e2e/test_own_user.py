@@ -21,13 +21,12 @@ from support import stranger
 from support.fleet import Fleet
 from support.processes import PATIENCE, Process, environment_with_client, eventually, free_port
 from support.sidecar import Sidecar
+from support.squatter import GID, UID, squatting
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can call as another user, with setpriv"
 )
 
-UID = 12_345
-GID = 12_346
 RACES = 10_000
 STARTS = 10
 #: The right to open all files: only the sidecar refuses such a user.
@@ -206,3 +205,50 @@ def test_a_socket_may_be_shared_with_a_group(fleet: Fleet, port: int) -> None:
     sidecar = serving(fleet, port, "--listen", f"unix:{shared}?mode=0660&group={GID}", "--allow", f"gid:{GID}:operate")
     assert outcomes(f"unix:{sidecar.socket}", READ)[DRAIN][0] == "UNAVAILABLE"
     assert outcomes(f"unix:{shared}", READ)[DRAIN][0] == "OK"
+
+
+@pytest.mark.parametrize("fault", ["every user writes", "a folder of another user", "a link of another user"])
+def test_se_2_a_sidecar_does_not_serve_where_others_could_replace_its_socket(
+    binary: Path, tmp_path: Path, fault: str
+) -> None:
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    if fault == "every user writes":
+        folder.chmod(0o777)
+    else:
+        os.chown(folder if fault == "a folder of another user" else link, UID, GID, follow_symlinks=False)
+    command = [str(binary), "serve", "--listen", f"unix:{link}/s.sock"]
+    sidecar = Process("sidecar", command, tmp_path, dict(os.environ), pipe=False)
+    assert sidecar.popen.wait(PATIENCE) == 1
+    assert "is not safe for a socket" in sidecar.log.read_text()
+
+
+def test_a_sidecar_without_an_address_serves_on_a_socket_of_its_user(binary: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sk-") as name:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": name}
+        folder = Path(name) / "sidekeeper"
+        sidecar = Process("sidecar", [str(binary), "serve"], Path(name), environment, pipe=False)
+        eventually("it serves", lambda: "serving" in sidecar.log.read_text())
+        assert [path.stat().st_mode & 0o777 for path in (folder, folder / "api.sock")] == [0o700, 0o600]
+        answered = subprocess.run([str(binary), "locks"], env=environment, capture_output=True, timeout=PATIENCE)
+        assert answered.returncode == 0, answered.stderr
+        # A second one has neither the socket nor the port.
+        second = Process("second", [str(binary), "serve"], Path(name), environment, pipe=False)
+        assert second.popen.wait(PATIENCE) == 1
+        sidecar.terminate()
+        assert not (folder / "api.sock").exists()
+
+
+@pytest.mark.parametrize("place", ["the socket", "the port"])
+def test_se_3_a_command_does_not_call_a_listener_of_another_user(binary: Path, place: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="sk-") as name:
+        with squatting(Path(name), place) as (inside, environment, told):
+            token = {"SIDEKEEPER_TOKEN": "t0ken"}
+            called = subprocess.run(
+                [*inside, str(binary), "locks"], env={**environment, **token}, capture_output=True, timeout=PATIENCE
+            )
+        assert called.returncode == 1
+        why = "is not safe for a socket" if place == "the socket" else f"uid {UID} serves at 127.0.0.1:7070"
+        assert why in called.stderr.decode()
+        assert told["bytes"] == 0

@@ -3,7 +3,8 @@
 ``calls ADDRESS`` calls every method, and prints the code and the message of each as JSON. ``race PORT COUNT`` reads the bytes
 of a call, and sends them on COUNT connections that it ends in different ways, from few ports, so that the sidecar may ask
 who has connected when the connection is over already. ``knock PATH`` connects to a Unix socket again and again until its input
-ends, and prints how often that succeeded.
+ends, and prints how often that succeeded. ``squat PORT|PATH`` serves in the place of a sidecar until its input ends, and prints
+how many connections it got, and how many bytes.
 """
 
 from __future__ import annotations
@@ -111,8 +112,37 @@ def knock(path: str) -> int:
     return successes
 
 
+def squat(place: str) -> tuple[int, int]:
+    """How many connections came to a port or a socket, and how many bytes on all of them."""
+    if place.isdecimal():
+        server = socket.create_server(("127.0.0.1", int(place)))
+    else:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(place)
+        server.listen()
+    print("squatting", flush=True)
+    opened: list[socket.socket] = []
+    count = received = 0
+    while True:
+        for ready in select.select([sys.stdin, server, *opened], [], [])[0]:
+            if ready is sys.stdin:
+                return count, received
+            if ready is server:
+                opened.append(server.accept()[0])
+                count += 1
+                continue
+            data = b""
+            with contextlib.suppress(OSError):
+                data = ready.recv(65_536)
+            received += len(data)
+            if not data:
+                opened.remove(ready)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "knock":
+    if sys.argv[1] == "squat":
+        print(json.dumps(squat(sys.argv[2])))
+    elif sys.argv[1] == "knock":
         print(knock(sys.argv[2]))
     elif sys.argv[1] == "calls":
         print(json.dumps(calls(sys.argv[2])))

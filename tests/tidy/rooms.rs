@@ -21,6 +21,7 @@ const SRC: House = House {
         ("codec.rs", 0),
         ("private.rs", 0),
         ("reason.rs", 0),
+        ("runtime_folder.rs", 0),
         ("tree.rs", 0),
         ("config/", 1),
         ("job.rs", 1),
