@@ -210,7 +210,9 @@ class Sidecar(Process):
 class Application(CommandedProcess):
     """A test application in some language."""
 
-    def __init__(self, name: str, subject: Subject, folder: Path, environment: dict[str, str]):
+    def __init__(
+        self, name: str, subject: Subject, folder: Path, environment: dict[str, str], before: Sequence[str] = ()
+    ):
         self.subject = subject
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SIDEKEEPER_")}
         library = os.pathsep.join(filter(None, [str(ROOT / "clients" / "python"), os.environ.get("PYTHONPATH")]))
@@ -220,12 +222,12 @@ class Application(CommandedProcess):
             "CONFORMANCE_FLAVOUR": subject.flavour,
             **environment,
         }
-        working, before = HERE, Path.cwd()
+        working, here = HERE, Path.cwd()
         os.chdir(working)  # where the commands of languages.json are relative to
         try:
-            super().__init__(name, list(subject.start), folder, environment)
+            super().__init__(name, [*before, *subject.start], folder, environment)
         finally:
-            os.chdir(before)
+            os.chdir(here)
 
     # Commands.
 
@@ -394,6 +396,13 @@ class World:
         endpoint = sidecar if isinstance(sidecar, str) else (sidecar or self.sidecar()).endpoint
         name = f"application-{len(self.processes)}"
         one = Application(name, self.subject, self.folder, {"SIDEKEEPER_ENDPOINT": endpoint, **environment})
+        self.processes.append(one)
+        return one
+
+    def wanderer(self, before: Sequence[str], **environment: str) -> Application:
+        """Starts a test application that has to find its sidecar, with these words before its command."""
+        name = f"application-{len(self.processes)}"
+        one = Application(name, self.subject, self.folder, environment, before)
         self.processes.append(one)
         return one
 

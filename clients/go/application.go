@@ -29,7 +29,8 @@ type Application struct {
 	// Jobs are the jobs of the application.
 	Jobs []Job
 	// Endpoint is where the sidecar listens: "http://127.0.0.1:7070" or "unix:///run/sidekeeper.sock"; also without
-	// "http://" or "//". Empty: the environment variable SIDEKEEPER_ENDPOINT, else [DefaultEndpoint].
+	// "http://" or "//". Empty: the environment variable SIDEKEEPER_ENDPOINT, else a sidecar of this user or of root: at
+	// $XDG_RUNTIME_DIR/sidekeeper/api.sock, /run/sidekeeper/api.sock or [DefaultEndpoint].
 	Endpoint string
 	// Token is the sidecar's token. Empty: the environment variable SIDEKEEPER_TOKEN, else none.
 	Token string
@@ -96,15 +97,15 @@ func (a *Application) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	endpoint := resolve(a.Endpoint, EndpointVariable, DefaultEndpoint)
-	connection, err := openChannel(endpoint, resolve(a.Token, TokenVariable, ""), a.DialOptions)
+	to := placeOf(a.Endpoint)
+	connection, err := openChannel(to, resolve(a.Token, TokenVariable, ""), a.DialOptions)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
 	base, atOnce := context.WithCancel(context.WithoutCancel(ctx))
 	defer atOnce()
-	serving, err := a.begin(ctx, jobs, sidekeeperv1.NewParticipantServiceClient(connection), &presence{endpoint: endpoint}, atOnce)
+	serving, err := a.begin(ctx, jobs, sidekeeperv1.NewParticipantServiceClient(connection), &presence{endpoint: to.endpoint}, atOnce)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// DefaultEndpoint is the sidecar's default address.
+	// DefaultEndpoint is the sidecar's default address. Without an endpoint its sockets are looked for, too: api.sock in
+	// $XDG_RUNTIME_DIR/sidekeeper and in /run/sidekeeper. Only a sidecar of this user or of root is called there.
 	DefaultEndpoint = "http://127.0.0.1:7070"
 	// EndpointVariable is the environment variable that names the endpoint.
 	EndpointVariable = "SIDEKEEPER_ENDPOINT"
@@ -82,9 +83,10 @@ func endpointTarget(endpoint string) (string, error) {
 	return "dns:///" + net.JoinHostPort(host, port), nil
 }
 
-// openChannel opens a channel; it connects when it is first used, and again whenever the connection breaks.
-func openChannel(endpoint, token string, further []grpc.DialOption) (*grpc.ClientConn, error) {
-	target, err := endpointTarget(endpoint)
+// openChannel opens a channel; it connects when it is first used, and again whenever the connection breaks. Without an
+// endpoint it connects to a sidecar of this user or of root only.
+func openChannel(to place, token string, further []grpc.DialOption) (*grpc.ClientConn, error) {
+	target, err := endpointTarget(to.endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -105,12 +107,16 @@ func openChannel(endpoint, token string, further []grpc.DialOption) (*grpc.Clien
 			grpc.MaxCallRecvMsgSize(maxMessageBytes),
 		),
 	}
+	if !to.isGiven {
+		target = "passthrough:///sidekeeper"
+		options = append(options, grpc.WithContextDialer(finder{hasToken: token != ""}.dial))
+	}
 	if token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(token)))
 	}
 	connection, err := grpc.NewClient(target, append(options, further...)...)
 	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: %w", endpoint, err)
+		return nil, fmt.Errorf("endpoint %q: %w", to.endpoint, err)
 	}
 	return connection, nil
 }

@@ -23,7 +23,8 @@ type connectionPool struct {
 }
 
 type connectionKey struct {
-	endpoint, token string
+	to    place
+	token string
 }
 
 // sharedConnection is a connection and its users. Its fields need the mutex of the pool.
@@ -62,16 +63,16 @@ func CloseIdleConnections() {
 // connect returns a part in a sidecar's connection, and the endpoint. With settings of its own a user has a connection of its
 // own. In the context of a test it leads to the test's sidecar in memory.
 func connect(ctx context.Context, endpoint, token string, further []grpc.DialOption) (*connection, string, error) {
-	endpoint, token = resolve(endpoint, EndpointVariable, DefaultEndpoint), resolve(token, TokenVariable, "")
+	to, token := placeOf(endpoint), resolve(token, TokenVariable, "")
 	if inMemory := memory.DialOptions(ctx); inMemory != nil {
-		endpoint, token, further = DefaultEndpoint, "", inMemory
+		to, token, further = place{endpoint: DefaultEndpoint, isGiven: true}, "", inMemory
 	}
 	if len(further) > 0 {
-		own, err := openChannel(endpoint, token, further)
-		return &connection{ClientConn: own}, endpoint, err
+		own, err := openChannel(to, token, further)
+		return &connection{ClientConn: own}, to.endpoint, err
 	}
-	part, err := connections.use(connectionKey{endpoint: endpoint, token: token})
-	return part, endpoint, err
+	part, err := connections.use(connectionKey{to: to, token: token})
+	return part, to.endpoint, err
 }
 
 // use adds a user to a connection.
@@ -80,7 +81,7 @@ func (p *connectionPool) use(key connectionKey) (*connection, error) {
 	defer p.mutex.Unlock()
 	shared := p.all[key]
 	if shared == nil {
-		opened, err := openChannel(key.endpoint, key.token, nil)
+		opened, err := openChannel(key.to, key.token, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -56,8 +56,8 @@ func Trigger(ctx context.Context, job string, options ...TriggerOption) (Trigger
 	for _, option := range options {
 		option(&settings)
 	}
-	endpoint := resolve(settings.endpoint, EndpointVariable, DefaultEndpoint)
-	connection, err := openChannel(endpoint, resolve(settings.token, TokenVariable, ""), settings.dial)
+	to := placeOf(settings.endpoint)
+	connection, err := openChannel(to, resolve(settings.token, TokenVariable, ""), settings.dial)
 	if err != nil {
 		return TriggerResult{}, err
 	}
@@ -69,7 +69,7 @@ func Trigger(ctx context.Context, job string, options ...TriggerOption) (Trigger
 		told := status.Convert(err)
 		details := told.Message()
 		if nobodyAnswers(told) {
-			details = fmt.Sprintf("%s (%s)", noSidecar(endpoint), details)
+			details = fmt.Sprintf("%s (%s)", noSidecar(to.endpoint), details)
 		}
 		return TriggerResult{}, &TriggerError{JobName: job, Code: told.Code(), Details: details, Reason: reasonOf(told)}
 	}

@@ -38,15 +38,15 @@ func TestEndpoints(t *testing.T) {
 
 func TestTheEnvironmentIsHeeded(t *testing.T) {
 	t.Setenv(EndpointVariable, "unix:///run/s.sock")
-	if got := resolve("", EndpointVariable, DefaultEndpoint); got != "unix:///run/s.sock" {
-		t.Errorf("got %q", got)
+	if got := placeOf(""); got != (place{endpoint: "unix:///run/s.sock", isGiven: true}) {
+		t.Errorf("got %v", got)
 	}
-	if got := resolve("h:1", EndpointVariable, DefaultEndpoint); got != "h:1" {
-		t.Errorf("got %q", got)
+	if got := placeOf("h:1"); got != (place{endpoint: "h:1", isGiven: true}) {
+		t.Errorf("got %v", got)
 	}
 	t.Setenv(EndpointVariable, "")
-	if got := resolve("", EndpointVariable, DefaultEndpoint); got != DefaultEndpoint {
-		t.Errorf("got %q", got)
+	if got := placeOf(""); got != (place{endpoint: DefaultEndpoint}) {
+		t.Errorf("got %v", got)
 	}
 	t.Setenv(InstanceNameVariable, "pod-1")
 	job, err := register(Job{Name: "orderSync", Handler: func(context.Context, *Execution) error { return nil }}, nil)

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use nix::unistd::geteuid;
@@ -18,6 +19,9 @@ use crate::runtime_folder;
 
 /// The user who may do everything on a machine.
 const ROOT: u32 = 0;
+/// How often to look whether a connection was accepted, and how many times: for two seconds.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
+const ACCEPT_LOOKS_MAX: u32 = 400;
 
 /// Connects to this socket, and again after each break. Fails if another user serves it, or could replace it.
 pub(super) async fn unix(endpoint: Endpoint, socket: &Path) -> Result<Channel, Error> {
@@ -43,10 +47,24 @@ pub(super) async fn tcp(
     let connect = move |_| async move {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        check(&peer::TcpOwners::open().of(&stream), address, has_token)?;
+        check(&accepted_by(&stream).await, address, has_token)?;
         Ok::<_, io::Error>(TokioIo::new(stream))
     };
     endpoint.connect_with_connector(service_fn(connect)).await
+}
+
+/// Who has accepted a connection. A busy sidecar takes a moment for that.
+async fn accepted_by(stream: &TcpStream) -> Known {
+    let owners = peer::TcpOwners::open();
+    let mut known = owners.of(stream);
+    for _ in 0..ACCEPT_LOOKS_MAX {
+        if known != Err(Unknown::NoConnection) {
+            break;
+        }
+        tokio::time::sleep(ACCEPT_INTERVAL).await;
+        known = owners.of(stream);
+    }
+    known
 }
 
 /// Fails if the listener is not of this user or root. Where the system does not tell it, only a token must not be sent.

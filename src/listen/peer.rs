@@ -4,7 +4,8 @@
 //! interface the owner of the socket at the other end, which is a row of this machine's table of sockets. So a caller
 //! needs no token to be known, and cannot pretend to be another user.
 //!
-//! Only the row of an established connection counts: the kernel gives uid 0 for a socket that its process has closed.
+//! Only the row of an established connection counts, and only if a process has it: the kernel may give uid 0 for a socket that
+//! its process has closed, or has not accepted yet.
 
 use std::io;
 use std::net::SocketAddr;
@@ -200,7 +201,7 @@ mod linux {
         match answer {
             NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
                 let found = &found.header;
-                Ok((found.state == TCP_ESTABLISHED).then_some(found.uid))
+                Ok((found.state == TCP_ESTABLISHED && found.inode != 0).then_some(found.uid))
             }
             NetlinkPayload::Error(error) => {
                 let error = error.to_io();
@@ -221,7 +222,8 @@ mod linux {
         let of_ipv4 = if theirs.is_ipv4() { procfs::net::tcp().map_err(failed)? } else { Vec::new() };
         let of_ipv6 = procfs::net::tcp6().unwrap_or_default();
         let established = |row: TcpNetEntry| {
-            (row.state == TcpState::Established).then_some((row.local_address, row.remote_address, row.uid))
+            let is_held = row.state == TcpState::Established && row.inode != 0;
+            is_held.then_some((row.local_address, row.remote_address, row.uid))
         };
         Ok(only_owner(of_ipv4.into_iter().chain(of_ipv6).filter_map(established), theirs, ours))
     }
@@ -324,6 +326,20 @@ mod tests {
         client.set_zero_linger().unwrap();
         drop(client);
         assert!(TcpOwners::open().of(&accepted).is_err(), "it was reset");
+    }
+
+    #[tokio::test]
+    async fn se_3_a_connection_that_nobody_has_accepted_is_nobodys() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (theirs, ours) = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+        assert_eq!(TcpOwners::open().of(&client), Err(Unknown::NoConnection));
+        assert_eq!(look_up(theirs, ours), Ok(None));
+        let accepted = listener.accept().await.unwrap();
+        let us = geteuid().as_raw();
+        assert_eq!(TcpOwners::open().of(&client), Ok(Peer { uid: us, gid: None }));
+        assert_eq!(look_up(theirs, ours), Ok(Some(us)));
+        drop(accepted);
     }
 
     #[test]

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Callable, TypeVar
 
-from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
 from sidekeeper.callbacks import CallbackRegistry
-from sidekeeper.channel import authorized, endpoint_target, open_channel, resolve_endpoint, resolve_token
+from sidekeeper.channel import DEFAULT_ENDPOINT, endpoint_target, given_endpoint, resolve_token
+from sidekeeper.channels import Channels
 from sidekeeper.configuration import JobConfiguration, item_parameters_text
 from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import Execution
@@ -42,10 +42,10 @@ class Application(CallbackRegistry):
 
     Args:
         endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``, also without
-            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else
-        ``http://127.0.0.1:7070``. token: The sidecar's token. Default: the environment variable ``SIDEKEEPER_TOKEN``,
-        else
-            nothing.
+            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else a sidecar of this
+            user or of root, at ``$XDG_RUNTIME_DIR/sidekeeper/api.sock``, ``/run/sidekeeper/api.sock`` or
+            ``127.0.0.1:7070``.
+        token: The sidecar's token. Default: the environment variable ``SIDEKEEPER_TOKEN``, else nothing.
         drain_timeout: How long running handlers may continue after the application is stopped, in seconds.
 
     Raises:
@@ -56,7 +56,8 @@ class Application(CallbackRegistry):
         self, endpoint: str | None = None, *, token: str | None = None, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
     ) -> None:
         super().__init__()
-        self.endpoint = resolve_endpoint(endpoint)
+        self._given = given_endpoint(endpoint)
+        self.endpoint = self._given or DEFAULT_ENDPOINT
         endpoint_target(self.endpoint)  # complains now rather than when it runs
         self._token = resolve_token(token)
         if drain_timeout < 0:
@@ -283,11 +284,11 @@ class Application(CallbackRegistry):
 
     async def _serve(self, *, handle_signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        channel = open_channel(self.endpoint)  # connects when it is used
-        stub = self._connector() if self._connector else authorized(ParticipantServiceStub(channel), self._token)
+        channels = Channels(self._given, self._token)
+        connect = self._connector or channels.stub
         presence = Presence(self.endpoint)
         self._workers = [
-            Worker(job, self._application_id(), stub, self.drain_timeout, presence) for job in self._jobs.values()
+            Worker(job, self._application_id(), connect, self.drain_timeout, presence) for job in self._jobs.values()
         ]
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
         self._loop = loop
@@ -300,7 +301,7 @@ class Application(CallbackRegistry):
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=LEAVE_GRACE)
-            await channel.close()
+            await channels.close()
             self._loop = None
             self._workers, self._tasks = [], []
             self._stop_requested = self._stop_immediately = self._stop_for_good = False

@@ -17,9 +17,9 @@ __all__ = [
     "TOKEN_VARIABLE",
     "authorized",
     "endpoint_target",
+    "given_endpoint",
     "open_blocking_channel",
     "open_channel",
-    "resolve_endpoint",
     "resolve_token",
 ]
 
@@ -72,9 +72,9 @@ S = TypeVar("S")
 _ALLOWED = "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
 
 
-def resolve_endpoint(endpoint: str | None) -> str:
-    """Returns the endpoint given, or the environment's, or the default."""
-    return endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+def given_endpoint(endpoint: str | None) -> str | None:
+    """Returns the endpoint given, or the environment's. None: the sidecar is to be found (see ``trust``)."""
+    return endpoint or os.environ.get(ENDPOINT_VARIABLE) or None
 
 
 def resolve_token(token: str | None) -> str:

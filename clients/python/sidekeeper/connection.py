@@ -17,6 +17,7 @@ import grpc
 
 from sidekeeper.channel import authorized, open_blocking_channel, open_channel
 from sidekeeper.reason import reason_of
+from sidekeeper.trust import located
 
 if TYPE_CHECKING:
     from sidekeeper.fake_services import FakeServices
@@ -188,16 +189,26 @@ def _watch_forks() -> None:
         )
 
 
-def blocking_connection(endpoint: str) -> Connection:
-    """Returns a part in the connection for calls that block."""
-    return Connection(in_memory[-1].blocking_stub) if in_memory else _pool.use(endpoint, None)
+def blocking_connection(endpoint: str | None, token: str) -> Connection:
+    """Returns a part in the connection for calls that block.
+
+    Args:
+        endpoint: The sidecar's endpoint. None: it is found.
+        token: What calls will have, if anything.
+
+    Raises:
+        UntrustedError: Another user is in the sidecar's place.
+    """
+    if in_memory:
+        return Connection(in_memory[-1].blocking_stub)
+    return _pool.use(located(endpoint, token), None)
 
 
-def loop_connection(endpoint: str) -> Connection:
-    """Returns a part in the connection of the running event loop."""
+def loop_connection(endpoint: str | None, token: str) -> Connection:
+    """Returns a part in the connection of the running event loop; as ``blocking_connection``."""
     if in_memory:
         return Connection(in_memory[-1].loop_stub)
-    return _pool.use(endpoint, asyncio.get_running_loop())
+    return _pool.use(located(endpoint, token), asyncio.get_running_loop())
 
 
 def service(stub: type[Any], channel: Any, token: str) -> Any:

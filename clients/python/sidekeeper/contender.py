@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Callable, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -19,12 +19,13 @@ import grpc.aio
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from sidekeeper._proto.v1.election_service_pb2 import CampaignResponse
 from sidekeeper._proto.v1.lock_service_pb2 import HoldResponse
-from sidekeeper.channel import resolve_endpoint, resolve_token
-from sidekeeper.connection import blocking_connection, loop_connection
+from sidekeeper.channel import given_endpoint, resolve_token
+from sidekeeper.connection import Connection, blocking_connection, loop_connection
 from sidekeeper.errors import SidekeeperError
 from sidekeeper.lease import LOOK_INTERVAL, now, remaining_lease
 from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
+from sidekeeper.trust import UntrustedError
 
 __all__ = ["RELEASE_TIMEOUT", "Contender", "lock_id", "refusal"]
 
@@ -46,7 +47,7 @@ class Contender(ABC):
 
     def __init__(self, which: pb.LockId, endpoint: str | None, token: str | None) -> None:
         self._what = which.name or which.path
-        self._endpoint = resolve_endpoint(endpoint)
+        self._endpoint = given_endpoint(endpoint)
         self._token = resolve_token(token)
         self._id = ""
         self._until: float | None = None
@@ -123,7 +124,7 @@ class Contender(ABC):
     def __enter__(self: C) -> C:
         self._begin()
         while True:
-            connection = self._connection = blocking_connection(self._endpoint)
+            connection = self._connection = connected(blocking_connection, self._endpoint, self._token, self._failure)
             try:
                 self._stream = self._open(connection.channel)
                 while not self._take(next(self._stream, None)):
@@ -176,7 +177,7 @@ class Contender(ABC):
     async def __aenter__(self: C) -> C:
         self._begin()
         while True:
-            connection = self._connection = loop_connection(self._endpoint)
+            connection = self._connection = connected(loop_connection, self._endpoint, self._token, self._failure)
             try:
                 self._stream = self._open(connection.channel)
                 while not self._take(await self._stream.read()):
@@ -321,7 +322,20 @@ def lock_id(function: str, name: str, path: str) -> pb.LockId:
     return pb.LockId(name=name) if name else pb.LockId(path=path)
 
 
-def refusal(error: grpc.RpcError, endpoint: str) -> tuple[str, str, str]:
+def connected(
+    connect: Callable[[str | None, str], Connection],
+    endpoint: str | None,
+    token: str,
+    failure: Callable[[grpc.RpcError], SidekeeperError],
+) -> Connection:
+    """Returns a part in a connection, or raises the failure: another user is in the sidecar's place."""
+    try:
+        return connect(endpoint, token)
+    except UntrustedError as error:
+        raise failure(error) from None
+
+
+def refusal(error: grpc.RpcError, endpoint: str | None) -> tuple[str, str, str]:
     """Returns the status, the text and the reason of a call that has failed."""
     code, details, reason = error.code(), error.details() or "", reason_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:

@@ -14,9 +14,9 @@ import grpc
 
 from sidekeeper._proto.v1 import election_service_pb2 as pb
 from sidekeeper._proto.v1.election_service_pb2_grpc import ElectionServiceStub
-from sidekeeper.channel import resolve_endpoint, resolve_token
+from sidekeeper.channel import given_endpoint, resolve_token
 from sidekeeper.connection import Connection, blocking_connection, loop_connection, service
-from sidekeeper.contender import RELEASE_TIMEOUT, Contender, lock_id, refusal
+from sidekeeper.contender import RELEASE_TIMEOUT, Contender, connected, lock_id, refusal
 from sidekeeper.errors import ElectionError
 
 __all__ = ["Campaign", "Leader", "LeaderObservation", "leader", "observe_leader"]
@@ -114,14 +114,14 @@ class LeaderObservation:
     def __init__(self, request: pb.ObserveRequest, endpoint: str | None, token: str | None) -> None:
         self._request = request
         self._what = request.election.name or request.election.path
-        self._endpoint = resolve_endpoint(endpoint)
+        self._endpoint = given_endpoint(endpoint)
         self._token = resolve_token(token)
 
     def __iter__(self) -> Iterator[Leader | None]:
         seen = _Seen()
         again = True
         while again:
-            connection = blocking_connection(self._endpoint)
+            connection = connected(blocking_connection, self._endpoint, self._token, self._failure)
             states = self._observe(connection)
             try:
                 for state in states:
@@ -141,7 +141,7 @@ class LeaderObservation:
         seen = _Seen()
         again = True
         while again:
-            connection = loop_connection(self._endpoint)
+            connection = connected(loop_connection, self._endpoint, self._token, self._failure)
             states = self._observe(connection)
             try:
                 async for state in states:

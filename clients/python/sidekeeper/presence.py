@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from sidekeeper.channel import DEFAULT_ENDPOINT
 from sidekeeper.log import fields, logger
 
 __all__ = ["Presence", "no_sidecar"]
 
 
-def no_sidecar(endpoint: str) -> str:
-    """Returns the message for a person if no sidecar answers at the endpoint."""
-    return f"no sidecar answers at {endpoint}: is `sidekeeper serve` running there?"
+def no_sidecar(endpoint: str | None) -> str:
+    """Returns the message for a person if no sidecar answers at the endpoint. None: in the usual places."""
+    return f"no sidecar answers at {endpoint or DEFAULT_ENDPOINT}: is `sidekeeper serve` running there?"
 
 
 class Presence:

@@ -8,10 +8,11 @@ import grpc
 
 from sidekeeper._proto.v1 import job_service_pb2 as service_pb2
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
-from sidekeeper.channel import authorized, open_blocking_channel, open_channel, resolve_endpoint, resolve_token
+from sidekeeper.channel import authorized, given_endpoint, open_blocking_channel, open_channel, resolve_token
 from sidekeeper.errors import TriggerError
 from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
+from sidekeeper.trust import located
 
 __all__ = ["TriggerResult", "trigger", "trigger_async"]
 
@@ -47,33 +48,33 @@ def trigger(
         TriggerError: The job was not triggered, or the outcome is unknown.
         ValueError: The endpoint or the token cannot be read.
     """
-    given, asked = resolve_token(token), resolve_endpoint(endpoint)
-    with open_blocking_channel(asked) as channel:
-        request = service_pb2.TriggerJobRequest(job_name=job_name)
-        try:
+    given, asked = resolve_token(token), given_endpoint(endpoint)
+    request = service_pb2.TriggerJobRequest(job_name=job_name)
+    try:
+        with open_blocking_channel(located(asked, given)) as channel:
             return _result(authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
-        except grpc.RpcError as error:
-            raise _failure(job_name, error, asked) from None
+    except grpc.RpcError as error:
+        raise _failure(job_name, error, asked) from None
 
 
 async def trigger_async(
     job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> TriggerResult:
     """As ``trigger``, on an event loop."""
-    given, asked = resolve_token(token), resolve_endpoint(endpoint)
-    async with open_channel(asked) as channel:
-        request = service_pb2.TriggerJobRequest(job_name=job_name)
-        try:
+    given, asked = resolve_token(token), given_endpoint(endpoint)
+    request = service_pb2.TriggerJobRequest(job_name=job_name)
+    try:
+        async with open_channel(located(asked, given)) as channel:
             return _result(await authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
-        except grpc.RpcError as error:
-            raise _failure(job_name, error, asked) from None
+    except grpc.RpcError as error:
+        raise _failure(job_name, error, asked) from None
 
 
 def _result(answer: service_pb2.TriggerJobResponse) -> TriggerResult:
     return TriggerResult(tuple(answer.triggered_instance_ids), tuple(answer.pending_instance_ids))
 
 
-def _failure(job_name: str, error: grpc.RpcError, endpoint: str) -> TriggerError:
+def _failure(job_name: str, error: grpc.RpcError, endpoint: str | None) -> TriggerError:
     code, details, reason = error.code(), error.details() or "", reason_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         details = f"{no_sidecar(endpoint)} ({details})"

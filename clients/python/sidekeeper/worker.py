@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
@@ -20,6 +20,7 @@ from sidekeeper.notices import Notices
 from sidekeeper.ownership import Ownership
 from sidekeeper.presence import Presence
 from sidekeeper.reason import reason_of
+from sidekeeper.trust import UntrustedError
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
@@ -53,13 +54,13 @@ class Worker:
         self,
         job: Job,
         application_id: str,
-        stub: ParticipantServiceAsyncStub,
+        connect: Callable[[], ParticipantServiceAsyncStub],
         drain_timeout: float,
         presence: Presence,
     ) -> None:
         self._job = job
         self._application_id = application_id
-        self._stub = stub
+        self._connect = connect
         self._drain_timeout = drain_timeout
         self._presence = presence
         self._executor = Executor(job.name, job.handler, job.concurrency)
@@ -102,10 +103,16 @@ class Worker:
         stopping = loop.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
+                try:
+                    stub = self._connect()
+                except UntrustedError as error:
+                    self._presence.missing(self._job.name, error.details())
+                    await asyncio.wait({stopping}, timeout=backoff.next())
+                    continue
                 attachment = Attachment(
                     self._job,
                     self._application_id,
-                    self._stub,
+                    stub,
                     self._executor,
                     self._dispatcher,
                     self._kept,
