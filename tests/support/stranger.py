@@ -1,6 +1,6 @@
 """A program that calls a sidecar as a user whom the sidecar may not know.
 
-``calls ADDRESS`` calls every method, and prints the code and the message of each as JSON. ``race PORT COUNT`` reads the bytes
+``calls ADDRESS [PATH...]`` calls these methods, or every method, and prints the code and the message of each as JSON. ``race PORT COUNT`` reads the bytes
 of a call, and sends them on COUNT connections that it ends in different ways, from few ports, so that the sidecar may ask
 who has connected when the connection is over already. ``knock PATH`` connects to a Unix socket again and again until its input
 ends, and prints how often that succeeded. ``squat PORT|PATH`` serves in the place of a sidecar until its input ends, and prints
@@ -145,6 +145,6 @@ if __name__ == "__main__":
     elif sys.argv[1] == "knock":
         print(knock(sys.argv[2]))
     elif sys.argv[1] == "calls":
-        print(json.dumps(calls(sys.argv[2])))
+        print(json.dumps(calls(sys.argv[2], wanted=[(path, False) for path in sys.argv[3:]] or None)))
     else:
         race(int(sys.argv[2]), int(sys.argv[3]), sys.stdin.buffer.read())
