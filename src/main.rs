@@ -8,6 +8,7 @@ use clap::Parser as _;
 use sidekeeper::cli::{Cli, USAGE};
 
 fn main() -> ExitCode {
+    sidekeeper::crypto::install();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(answer) => {

@@ -47,7 +47,7 @@ use crate::listen::token::Tokens;
 use crate::listen::token_file::{TokenFile, TokenFileError};
 use crate::listen::token_set::TokenSet;
 use crate::registry::embedded::{self, Embedded};
-use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
+use crate::registry::zookeeper::{Acl, Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
 use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
@@ -127,7 +127,7 @@ impl Sidecar {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let namespace = Path::parse(&format!("/{}", config.namespace))?;
         let clock = Clock::start();
-        let registry = open_registry(&config, &clock)?;
+        let registry = open_registry(&config, &clock).await?;
         Self::start_by(config, namespace, registry, clock).await
     }
 
@@ -313,7 +313,24 @@ impl Sidecar {
     }
 }
 
-fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
+/// What somebody who reads the configuration may have overlooked.
+fn warn_of_open_doors(config: &Config) {
+    let files = &config.credential_files;
+    let has_password = config.digest.is_some() || files.digest.is_some();
+    if files.ca.is_none() && (has_password || files.sasl.is_some()) {
+        warn!(
+            "the password for ZooKeeper is sent over an unencrypted connection; `zookeeper_ca` encrypts it"
+        );
+    }
+    if files.cert.is_some() && !has_password && files.sasl.is_none() && config.zookeeper_acl == Acl::Auto {
+        warn!(
+            "every client of ZooKeeper may change the sidecar's nodes: a certificate alone gives them no owner; set \
+             `zookeeper_acl` to `open`, to `creator`, or to a list"
+        );
+    }
+}
+
+async fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
     let Some(connect) = &config.zookeeper else {
         let embedded = match &config.data_dir {
             Some(folder) => Embedded::open(folder)?,
@@ -328,7 +345,11 @@ fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, St
         connection_timeout: config.connection_timeout,
         request_timeout: config.request_timeout,
         digest: config.digest.as_ref().map(|digest| digest.reveal().to_owned()),
+        files: config.credential_files.clone(),
+        acl: config.zookeeper_acl.clone(),
     })?;
+    zookeeper.check_files().await?;
+    warn_of_open_doors(config);
     Ok(Arc::new(zookeeper.with_clock(Arc::new(move || clock.now().mono))))
 }
 

@@ -380,6 +380,9 @@ pub enum Error {
     /// No session could be opened. The text names the address and the reason.
     #[error("cannot open a session with the registry: {0}")]
     Unreachable(String),
+    /// The registry refuses our authentication, or we refuse its: only a person can help. The text says what to check.
+    #[error("cannot open a session with the registry: {0}")]
+    AuthRefused(String),
     /// Another error. The request definitely did not take effect.
     #[error("the registry refused the request: {0}")]
     Refused(String),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream;
-use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
+use sidekeeper::registry::zookeeper::{Acl, CredentialFiles, Settings, ZooKeeper};
 use sidekeeper::registry::{Registry, Session};
 use sidekeeper::tree::{NodeKind, Operation, Path};
 use zookeeper_client as zk;
@@ -62,6 +62,8 @@ pub(crate) fn registry(server: &Server) -> ZooKeeper {
         connection_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         digest: None,
+        files: CredentialFiles::default(),
+        acl: Acl::Auto,
     };
     ZooKeeper::new(settings).expect("settings")
 }

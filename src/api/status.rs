@@ -75,7 +75,9 @@ pub fn of_trigger(error: &TriggerError) -> Status {
 /// The reason of a registry's error.
 fn of_registry(error: &Error) -> Reason {
     match error {
-        Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Reason::RegistryAway,
+        Error::Suspended | Error::SessionLost | Error::Unreachable(_) | Error::AuthRefused(_) => {
+            Reason::RegistryAway
+        }
         Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
         Error::NoPermission(_) => Reason::RegistryNoPermission,
         Error::NoNode(_)

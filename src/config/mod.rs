@@ -28,6 +28,7 @@ use self::source::{File, Given, Origin};
 pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, UnixAddress, Who};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
+use crate::registry::zookeeper::{Acl, CredentialFiles};
 use crate::runtime_folder;
 use crate::tree::Path;
 
@@ -52,6 +53,10 @@ pub struct Config {
     pub namespace: String,
     /// The user and password for ZooKeeper. Default: none.
     pub digest: Option<Secret>,
+    /// Files with other credentials for ZooKeeper. Default: none.
+    pub credential_files: CredentialFiles,
+    /// Who may read and change the nodes that the sidecar creates. Default: as ElasticJob in Java.
+    pub zookeeper_acl: Acl,
     /// The folder of the embedded registry's nodes; never set together with `zookeeper`. Default: in memory
     /// only.
     pub data_dir: Option<PathBuf>,
@@ -208,6 +213,8 @@ impl Reader<'_> {
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
         let digest = self.optional(&settings::DIGEST, value::digest);
+        let credential_files = self.credential_files();
+        let zookeeper_acl = self.zookeeper_acl();
         let data_dir = self.optional(&settings::DATA_DIR, value::directory);
         let state_dir = self.optional(&settings::STATE_DIR, value::directory);
         let lock_root = self.optional(&settings::LOCK_ROOT, value::lock_root);
@@ -228,7 +235,8 @@ impl Reader<'_> {
         let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
         let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
         self.check_one_registry();
-        self.check_one_token();
+        self.check_one_of(&settings::TOKEN, &settings::TOKEN_FILE);
+        self.check_one_of(&settings::DIGEST, &settings::DIGEST_FILE);
         if let (Ok(namespace), Ok(Some(root))) = (&namespace, &lock_root) {
             self.check_lock_root(namespace, root);
         }
@@ -243,6 +251,8 @@ impl Reader<'_> {
             zookeeper: zookeeper?,
             namespace: namespace?,
             digest: digest?,
+            credential_files: credential_files?,
+            zookeeper_acl: zookeeper_acl?,
             data_dir: data_dir?,
             state_dir: state_dir?,
             lock_root: lock_root?,
@@ -352,13 +362,42 @@ impl Reader<'_> {
     }
 
     /// Nobody would know which of two is in force.
-    fn check_one_token(&mut self) {
-        if let (Some(token), Some(what)) =
-            (self.origin_of(&settings::TOKEN), self.origin_of(&settings::TOKEN_FILE))
-        {
-            let reason = format!("{token} is set, too; allowed: one of the two");
+    fn check_one_of(&mut self, one: &'static Setting, file: &'static Setting) {
+        if let (Some(one), Some(what)) = (self.origin_of(one), self.origin_of(file)) {
+            let reason = format!("{one} is set, too; allowed: one of the two");
             self.problems.push(Problem { what, given: None, reason });
         }
+    }
+
+    fn credential_files(&mut self) -> Result<CredentialFiles, Reported> {
+        let digest = self.optional(&settings::DIGEST_FILE, value::file);
+        let sasl = self.optional(&settings::ZOOKEEPER_SASL_FILE, value::file);
+        let ca = self.optional(&settings::ZOOKEEPER_CA, value::file);
+        let crl = self.optional(&settings::ZOOKEEPER_CRL, value::file);
+        let cert = self.optional(&settings::ZOOKEEPER_CERT, value::file);
+        let key = self.optional(&settings::ZOOKEEPER_KEY, value::file);
+        // Without the authorities nothing would be encrypted, and the rest would have no effect.
+        for (setting, needed) in [
+            (&settings::ZOOKEEPER_CRL, &settings::ZOOKEEPER_CA),
+            (&settings::ZOOKEEPER_CERT, &settings::ZOOKEEPER_CA),
+            (&settings::ZOOKEEPER_CERT, &settings::ZOOKEEPER_KEY),
+            (&settings::ZOOKEEPER_KEY, &settings::ZOOKEEPER_CERT),
+        ] {
+            if let (Some(what), None) = (self.origin_of(setting), self.origin_of(needed)) {
+                let reason = format!("it needs `{}` beside it", needed.key);
+                self.problems.push(Problem { what, given: None, reason });
+            }
+        }
+        Ok(CredentialFiles { digest: digest?, sasl: sasl?, ca: ca?, crl: crl?, cert: cert?, key: key? })
+    }
+
+    fn zookeeper_acl(&mut self) -> Result<Acl, Reported> {
+        let given = self.list(&settings::ZOOKEEPER_ACL, Acl::parse)?;
+        Acl::join(given).map_err(|reason| {
+            let what = self.origin_of(&settings::ZOOKEEPER_ACL).unwrap_or_default();
+            self.problems.push(Problem { what, given: None, reason });
+            Reported
+        })
     }
 
     /// A data directory without effect would look like lost data.

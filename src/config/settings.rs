@@ -83,6 +83,20 @@ settings! {
         "The node under which all jobs are, without a leading `/`: the same for all members of a fleet.";
     DIGEST = "digest", "digest", "SIDEKEEPER_DIGEST", "USER:PASSWORD", Default::Absent("no authentication"), secret =>
         "The user and password with which the sidecar authenticates to ZooKeeper. Prefer the file or the variable: others can read flags.";
+    DIGEST_FILE = "digest_file", "digest-file", "SIDEKEEPER_DIGEST_FILE", "FILE", Default::Absent("no authentication"), =>
+        "A file with the `USER:PASSWORD` of `digest`, which other users must not be able to read. A change counts within two seconds. Not together with `digest`.";
+    ZOOKEEPER_SASL_FILE = "zookeeper_sasl_file", "zookeeper-sasl-file", "SIDEKEEPER_ZOOKEEPER_SASL_FILE", "FILE", Default::Absent("no SASL"), =>
+        "A file with the `USER:PASSWORD` for SASL DIGEST-MD5 with ZooKeeper, which other users must not be able to read. A change counts within two seconds.";
+    ZOOKEEPER_CA = "zookeeper_ca", "zookeeper-ca", "SIDEKEEPER_ZOOKEEPER_CA", "FILE", Default::Absent("connections are not encrypted"), =>
+        "The certificates (PEM) of the authorities of ZooKeeper's servers: connections use TLS, and `zookeeper` has the servers' secure ports. A change of this and of the next three counts within two seconds.";
+    ZOOKEEPER_CRL = "zookeeper_crl", "zookeeper-crl", "SIDEKEEPER_ZOOKEEPER_CRL", "FILE", Default::Absent("no certificate is revoked"), =>
+        "The revocation lists (PEM) of these authorities. An expired list refuses all certificates.";
+    ZOOKEEPER_CERT = "zookeeper_cert", "zookeeper-cert", "SIDEKEEPER_ZOOKEEPER_CERT", "FILE", Default::Absent("no client certificate"), =>
+        "The client certificate for ZooKeeper, with its chain (PEM). Together with `zookeeper_key`.";
+    ZOOKEEPER_KEY = "zookeeper_key", "zookeeper-key", "SIDEKEEPER_ZOOKEEPER_KEY", "FILE", Default::Absent("no client certificate"), =>
+        "The key of `zookeeper_cert` (PEM, without a password), which other users must not be able to read.";
+    ZOOKEEPER_ACL = "zookeeper_acl", "zookeeper-acl", "SIDEKEEPER_ZOOKEEPER_ACL", "ACL", Default::Value("auto"), list =>
+        "Who may read and change the nodes that the sidecar creates: `auto`, which is the creator alone with a digest or SASL and else everybody, as ElasticJob does; `open`, `creator`, or entries `SCHEME:ID:PERMISSIONS` with letters of `cdrwa`.";
     DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
         "Where the embedded registry keeps its nodes; made for the sidecar's user alone. Not together with `zookeeper`.";
     STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>

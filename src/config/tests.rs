@@ -76,6 +76,15 @@ fn without_any_source_the_defaults_hold() {
             zookeeper: None,
             namespace: "sidekeeper",
             digest: None,
+            credential_files: CredentialFiles {
+                digest: None,
+                sasl: None,
+                ca: None,
+                crl: None,
+                cert: None,
+                key: None,
+            },
+            zookeeper_acl: Auto,
             data_dir: None,
             state_dir: None,
             lock_root: None,
@@ -149,7 +158,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, allow, token, token_file, zookeeper, namespace, digest, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, allow, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -242,6 +251,13 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         zookeeper = "zk:2181" # FILE
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST
+        # digest_file is not set: no authentication
+        # zookeeper_sasl_file is not set: no SASL
+        # zookeeper_ca is not set: connections are not encrypted
+        # zookeeper_crl is not set: no certificate is revoked
+        # zookeeper_cert is not set: no client certificate
+        # zookeeper_key is not set: no client certificate
+        zookeeper_acl = ["auto"] # default
         # data_dir is not set: nothing outlives the process
         # state_dir is not set: a restart begins anew
         # lock_root is not set: `/NAMESPACE-sidekeeper/@-@locks/queues`
@@ -285,4 +301,34 @@ fn the_default_address_can_be_replaced_but_does_not_override() {
     let loaded = load(&sources).unwrap();
     assert_eq!(loaded.config.listen, [ListenAddress::Tcp("127.0.0.1:0".parse().unwrap()).into()]);
     assert!(!loaded.listens_by_default());
+}
+
+#[test]
+fn credentials_for_zookeeper_are_complete_or_refused() {
+    let refused = |flags: &[(&'static str, &str)]| {
+        let problems = load_from(&Case { flags, environment: &[], file: None }).0.unwrap_err().problems;
+        problems
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.what, problem.reason))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&[("zookeeper_crl", "l")]), ["--zookeeper-crl: it needs `zookeeper_ca` beside it"]);
+    assert_eq!(
+        refused(&[("zookeeper_ca", "a"), ("zookeeper_cert", "c")]),
+        ["--zookeeper-cert: it needs `zookeeper_key` beside it"]
+    );
+    assert_eq!(
+        refused(&[("zookeeper_ca", "a"), ("zookeeper_key", "k")]),
+        ["--zookeeper-key: it needs `zookeeper_cert` beside it"]
+    );
+    assert_eq!(
+        refused(&[("digest", "me:secret"), ("digest_file", "d")]),
+        ["--digest-file: --digest is set, too; allowed: one of the two"]
+    );
+    assert_eq!(refused(&[("zookeeper_acl", "nobody")]).len(), 1);
+    let file = Some("zookeeper_acl = ['world:anyone:r', 'x509:CN=a,O=b:cdrwa']\n");
+    let Acl::List(entries) = config(&Case { flags: &[], environment: &[], file }).zookeeper_acl else {
+        panic!("entries")
+    };
+    assert_eq!(entries.len(), 2);
 }

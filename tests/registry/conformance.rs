@@ -1,4 +1,4 @@
-//! Nodes, versions, transactions and sessions, on both registries.
+//! Nodes, versions, transactions and sessions, on both registries, and on ZooKeeper by TLS.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::registries::{PATIENCE, TestRegistry, commit, created, exists, next, path, reaches};
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($test:ident),* $(,)?) => {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,11 +22,17 @@ macro_rules! on_both {
                 super::$test($crate::registries::TestRegistry::zookeeper(stringify!($test)).await).await;
             })*
         }
+        mod zookeeper_by_tls {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test($crate::registries::TestRegistry::zookeeper_by_tls(stringify!($test)).await).await;
+            })*
+        }
     };
 }
-pub(crate) use on_both;
+pub(crate) use on_all;
 
-on_both! {
+on_all! {
     a_node_is_created_read_set_and_deleted,
     ephemeral_nodes_end_with_their_session,
     sequential_names_count_the_children_ever_created,

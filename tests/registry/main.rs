@@ -26,6 +26,7 @@ mod persistence;
 mod registries;
 mod restart;
 mod resumption;
+mod secure;
 mod sticky_locks;
 #[path = "../support/mod.rs"]
 mod support;

@@ -8,13 +8,14 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::latch::{self, LatchError};
-use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
+use sidekeeper::registry::zookeeper::{Acl, CredentialFiles, Settings, ZooKeeper};
 use sidekeeper::registry::{Registry, Session, SessionState, Watch};
 use sidekeeper::runner::clock::Clock;
 use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Stat, WatchEvent};
 use tokio::time::timeout;
 
 use crate::support::proxy::{Mode, Proxy};
+use crate::support::secure_zookeeper::SecureServer;
 use crate::support::zookeeper::Server;
 
 /// Far more than any step of a test takes.
@@ -51,6 +52,19 @@ impl TestRegistry {
         let server = Server::shared();
         let proxy = Proxy::start(server.port()).await;
         let at = |address: &str| ZooKeeper::new(settings(&format!("{address}/{test}"))).unwrap();
+        let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
+        Self::ZooKeeper { direct, through_proxy, proxy }
+    }
+
+    /// The same on a server that is reached by TLS.
+    pub(crate) async fn zookeeper_by_tls(test: &str) -> Self {
+        let server = SecureServer::shared();
+        let proxy = Proxy::start(server.port).await;
+        let files = CredentialFiles { ca: Some(server.authority.ca()), ..CredentialFiles::default() };
+        let at = |address: &str| {
+            ZooKeeper::new(Settings { files: files.clone(), ..settings(&format!("{address}/{test}")) })
+                .unwrap()
+        };
         let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
         Self::ZooKeeper { direct, through_proxy, proxy }
     }
@@ -162,6 +176,8 @@ pub(crate) fn settings(connect: &str) -> Settings {
         connection_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(5),
         digest: None,
+        files: CredentialFiles::default(),
+        acl: Acl::Auto,
     }
 }
 

@@ -6,10 +6,10 @@ use sidekeeper::registry::{Session, Watch};
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
 use tokio::time::timeout;
 
-use crate::conformance::on_both;
+use crate::conformance::on_all;
 use crate::registries::{PATIENCE, TestRegistry, View, commit, next, next_changes, next_snapshot, path};
 
-on_both! {
+on_all! {
     a_watch_sends_a_snapshot_and_then_changes,
     a_watch_sends_data_of_the_wanted_nodes_only,
     a_watch_covers_only_nodes_below_its_root,

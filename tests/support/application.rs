@@ -9,6 +9,7 @@ use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat};
 use sidekeeper::proto;
 use sidekeeper::proto::attach_response::Event;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
+use sidekeeper::registry::zookeeper::{Acl, CredentialFiles};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
@@ -24,6 +25,8 @@ pub(crate) fn config(socket: &Path) -> Config {
         token: None,
         token_file: None,
         digest: None,
+        credential_files: CredentialFiles::default(),
+        zookeeper_acl: Acl::Auto,
         data_dir: None,
         state_dir: None,
         lock_root: None,

@@ -3,5 +3,7 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+pub mod certificates;
 pub mod proxy;
+pub mod secure_zookeeper;
 pub mod zookeeper;

@@ -22,6 +22,7 @@ pub struct Server {
     folder: TempDir,
     port: u16,
     settings: String,
+    java: Vec<String>,
     running: Option<Running>,
 }
 
@@ -38,8 +39,13 @@ impl Server {
 
     /// The same, with more lines of configuration.
     pub fn start_with(settings: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut server = Self { folder, port: free_port(), settings: settings.to_owned(), running: None };
+        Self::start_in(tempfile::tempdir().expect("a temporary folder"), settings, Vec::new())
+    }
+
+    /// The same, in a folder that has files already, and with options for Java.
+    pub fn start_in(folder: TempDir, settings: &str, java: Vec<String>) -> Self {
+        let mut server =
+            Self { folder, port: free_port(), settings: settings.to_owned(), java, running: None };
         server.start_again();
         server
     }
@@ -90,6 +96,7 @@ impl Server {
             .args(["-c", LAUNCHER, "zookeeper"])
             .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .args(["-Dzookeeper.extendedTypesEnabled=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"])
+            .args(&self.java)
             .args(["-Dznode.container.checkIntervalMs=200", "-cp"])
             .arg(jars().join("*"))
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
@@ -163,7 +170,7 @@ impl Drop for Server {
 const PORTS: Range<u16> = 30_000..32_768;
 
 /// A port that this process has not had before.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     /// How many ports this process has tried.
     static TRIED: AtomicUsize = AtomicUsize::new(0);
     // Programs that run side by side begin at different ports.

@@ -7,7 +7,6 @@
 //! session from each other for ever.
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zookeeper_client as zk;
 
-use super::look;
+use super::credentials::{Credentials, Presented};
+use super::look::{self, NoServer, Server};
 use super::nodelay;
 use super::read::Reads;
 use super::settings::Checked;
@@ -71,6 +71,29 @@ pub(super) struct Connection {
     pub(super) link: Arc<Link>,
     states: zk::StateWatcher,
     reactor: JoinHandle<()>,
+    /// What the server has seen.
+    presented: Arc<Presented>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// The client library's reason.
+    #[error("{0}")]
+    Client(#[from] zk::Error),
+    /// A certificate was refused, or cannot be used. Only a person can help.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl OpenError {
+    /// As an error of the client library.
+    pub(super) fn into_client(self) -> zk::Error {
+        match self {
+            Self::Client(error) => error,
+            Self::Refused(reason) => zk::Error::UnexpectedError(reason),
+        }
+    }
 }
 
 /// How a connection ended.
@@ -85,9 +108,13 @@ pub(super) enum Broken {
 impl Connection {
     /// Finds a serving server. Opens a session there, or attaches to one. Bounded in time by twice the
     /// connection timeout.
-    pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, zk::Error> {
-        let server = look::find(checked).await.ok_or(zk::Error::NoHosts)?;
-        Self::greet(checked, server, session).await
+    pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, OpenError> {
+        let presented = checked.credentials.presented().await.map_err(OpenError::Refused)?;
+        let server = look::find(checked, &presented).await.map_err(|nothing| match nothing {
+            NoServer::Silent => OpenError::Client(zk::Error::NoHosts),
+            NoServer::Refused(reason) => OpenError::Refused(reason),
+        })?;
+        Self::greet(checked, &server, session).await
     }
 
     /// Opens a session at a server, or attaches to one. Bounded in time by the connection timeout.
@@ -97,24 +124,26 @@ impl Connection {
     /// attempts are not dropped early: `look` chooses a serving server before.
     pub(super) async fn greet(
         checked: &Checked,
-        server: SocketAddr,
+        server: &Server,
         session: Option<zk::SessionInfo>,
-    ) -> Result<Self, zk::Error> {
+    ) -> Result<Self, OpenError> {
         let settings = &checked.settings;
-        let mut connector = zk::Client::connector()
+        let presented = checked.credentials.presented().await.map_err(OpenError::Refused)?;
+        let mut connector = presented
+            .connector()
             .with_session_timeout(settings.session_timeout)
             .with_connection_timeout(settings.connection_timeout)
             .with_fail_eagerly();
-        if let Some(digest) = &settings.digest {
-            connector = connector.with_auth("digest", digest.as_bytes());
-        }
         if let Some(session) = session {
             connector = connector.with_session(session);
         }
         let reactor = Reactor::default();
         let greeted = checked.clock.as_ref().map(|clock| clock());
-        let address = server.to_string();
-        let mut connecting = pin!(connector.connect(&address));
+        let by_tls = presented.tls().is_some();
+        let address = server.endpoint(by_tls);
+        let mut connecting = pin!(async {
+            if by_tls { connector.secure_connect(&address).await } else { connector.connect(&address).await }
+        });
         let connected = poll_fn(|context| {
             let _scope = spawns_core::enter(&reactor);
             connecting.as_mut().poll(context)
@@ -123,12 +152,12 @@ impl Connection {
             timeout(settings.connection_timeout, connected).await.map_err(|_| zk::Error::Timeout)??;
         let reactor = reactor.task.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(reactor) = reactor else {
-            return Err(zk::Error::UnexpectedError("the client started no reactor".to_owned()));
+            return Err(zk::Error::UnexpectedError("the client started no reactor".to_owned()).into());
         };
-        nodelay::set(server);
+        nodelay::set(server.address);
         let states = client.state_watcher();
         let link = Link::new(client, greeted, LAST_NUMBER.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { link, states, reactor })
+        Ok(Self { link, states, reactor, presented })
     }
 
     /// The same connection with a root: all its paths are below a node.
@@ -141,7 +170,7 @@ impl Connection {
 
     /// Ends at the first sign of trouble. Each change of the client's state is one. The client merges states,
     /// so it may have reconnected by itself, and lost all watches, before the change arrives.
-    pub(super) async fn broken(&mut self) -> Broken {
+    pub(super) async fn broken(&mut self, credentials: &Credentials) -> Broken {
         if self.link.client.state() != zk::SessionState::SyncConnected {
             return ended(self.link.client.state());
         }
@@ -149,6 +178,10 @@ impl Connection {
             state = self.states.changed() => ended(state),
             _ = &mut self.reactor => ended(self.link.client.state()),
             () = self.link.trouble.notified() => Broken::Disconnected,
+            () = credentials.changed(&self.presented) => {
+                tracing::info!(shown = self.presented.in_words(), "the credentials for ZooKeeper have changed: connecting anew");
+                Broken::Disconnected
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 use zookeeper_client as zk;
 
-use super::connection::Connection;
+use super::connection::{Connection, OpenError};
 use super::settings::Checked;
 use crate::registry::SessionKey;
 use crate::tree::SessionId;
@@ -53,6 +53,7 @@ pub(super) async fn of(
 
 async fn read_password(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<Vec<u8>> {
     let (listener, address, here) = listen(checked, checked.settings.session_timeout).await?;
+    let server = address.into();
     let greeting = async {
         loop {
             let (mut stream, _) = listener.accept().await?;
@@ -66,7 +67,7 @@ async fn read_password(checked: &Checked, session: &zk::SessionInfo) -> std::io:
     tokio::select! {
         greeting = greeting => greeting,
         // This attempt gets no answer, so it cannot succeed.
-        failed = Connection::greet(&here, address, Some(session.clone())) => {
+        failed = Connection::greet(&here, &server, Some(session.clone())) => {
             let why = failed.err().map(|error| error.to_string()).unwrap_or_default();
             Err(std::io::Error::other(why))
         }
@@ -100,11 +101,12 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
             }
         }
     };
-    let connecting = Connection::greet(&here, address, None);
+    let server = address.into();
+    let connecting = Connection::greet(&here, &server, None);
     let (answered, connected) = tokio::join!(answer, connecting);
     // The connection has to stay open until the client has read the answer.
     answered.map_err(|error| failed(&error))?;
-    let connection = connected?;
+    let connection = connected.map_err(OpenError::into_client)?;
     let info = connection.link.client.session().clone();
     connection.cut().await;
     Ok(info)
@@ -117,11 +119,8 @@ async fn listen(
 ) -> std::io::Result<(TcpListener, SocketAddr, Checked)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;
-    let mut here = checked.clone();
-    // The password for the servers must not be sent here.
-    here.settings.digest = None;
-    here.settings.session_timeout = session_timeout;
-    Ok((listener, address, here))
+    // The credentials for the servers must not be sent here.
+    Ok((listener, address, checked.for_ourselves(session_timeout)))
 }
 
 fn invalid() -> std::io::Error {

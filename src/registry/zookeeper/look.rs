@@ -14,12 +14,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use super::credentials::Presented;
 use super::settings::Checked;
+use super::tls::{self, Tls};
 
 /// The time after which a server without an answer gets a second question beside the first. The second one
 /// finds a server that was starting at the first.
@@ -32,6 +34,49 @@ const NEXT_SERVER: Duration = Duration::from_millis(20);
 /// How much of an answer is read, in bytes. The first lines have all that is needed.
 const ANSWER_MAX: u64 = 4_096;
 
+/// A server that serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    /// Where it answered.
+    pub(super) address: SocketAddr,
+    /// Its name in the list, and its port: certificates are for names.
+    name: (String, u16),
+}
+
+impl Server {
+    /// Where the client library connects. With TLS that is the name, which the library resolves anew.
+    pub(super) fn endpoint(&self, by_name: bool) -> String {
+        let (host, port) = &self.name;
+        match by_name {
+            false => self.address.to_string(),
+            true if host.contains(':') => format!("[{host}]:{port}"),
+            true => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl From<SocketAddr> for Server {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, name: (address.ip().to_string(), address.port()) }
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug)]
+pub(super) enum NoServer {
+    /// None serves now.
+    Silent,
+    /// None serves, and a certificate was refused.
+    Refused(String),
+}
+
+/// What became of a question.
+enum Asked {
+    Answer(Answer, Server),
+    Refused(String),
+    Nothing,
+}
+
 /// A server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
@@ -39,24 +84,25 @@ enum Answer {
     Serving,
     /// The server answers, but not whether it serves: its configuration may forbid the answer.
     Unclear,
-    /// The server does not serve, or nothing answers.
+    /// The server does not serve.
     NotServing,
 }
 
-/// A serving server. `None`: there is none now. Bounded in time by the connection timeout.
-pub(super) async fn find(checked: &Checked) -> Option<SocketAddr> {
+/// A serving server. Bounded in time by the connection timeout.
+pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Server, NoServer> {
     // Sidecars begin with different servers.
     let mut servers = checked.servers.clone();
     let (random, _) = Uuid::new_v4().as_u64_pair();
     let first = usize::try_from(random).unwrap_or_default().checked_rem(servers.len()).unwrap_or_default();
     servers.rotate_left(first);
     // At most as many for each server as there are pauses within the time limit of an answer.
-    let mut asked: FuturesUnordered<BoxFuture<'_, (Answer, Option<SocketAddr>)>> = FuturesUnordered::new();
+    let mut asked: FuturesUnordered<BoxFuture<'_, Asked>> = FuturesUnordered::new();
+    let mut refused = None;
     let mut over = pin!(sleep(checked.settings.connection_timeout));
     loop {
         let mut later = Duration::ZERO;
         for (host, port) in &servers {
-            asked.push(Box::pin(ask_later(later, host, *port)));
+            asked.push(Box::pin(ask_later(later, host, *port, presented.tls())));
             later = later.saturating_add(NEXT_SERVER);
         }
         let mut again = pin!(sleep(ASK_AGAIN.saturating_add(later)));
@@ -66,41 +112,56 @@ pub(super) async fn find(checked: &Checked) -> Option<SocketAddr> {
             tokio::select! {
                 biased;
                 answer = asked.next() => match answer {
-                    Some((Answer::Serving, server @ Some(_))) => return server,
-                    Some((Answer::Unclear, server)) => maybe = maybe.or(server),
-                    Some(_) => {}
-                    None => return maybe,
+                    Some(Asked::Answer(Answer::Serving, server)) => return Ok(server),
+                    Some(Asked::Answer(Answer::Unclear, server)) => maybe = maybe.or(Some(server)),
+                    Some(Asked::Refused(reason)) => refused = Some(reason),
+                    Some(Asked::Answer(Answer::NotServing, _) | Asked::Nothing) => {}
+                    None => return maybe.ok_or_else(|| nothing(refused)),
                 },
-                () = &mut over => return maybe,
+                () = &mut over => return maybe.ok_or_else(|| nothing(refused)),
                 () = &mut again => break,
             }
         }
-        if maybe.is_some() {
-            return maybe;
+        if let Some(server) = maybe {
+            return Ok(server);
         }
     }
 }
 
-async fn ask_later(later: Duration, host: &str, port: u16) -> (Answer, Option<SocketAddr>) {
+fn nothing(refused: Option<String>) -> NoServer {
+    refused.map_or(NoServer::Silent, NoServer::Refused)
+}
+
+async fn ask_later(later: Duration, host: &str, port: u16, tls: Option<&Tls>) -> Asked {
     sleep(later).await;
-    match timeout(ANSWER_LIMIT, ask(host, port)).await {
-        Ok(Ok((answer, server))) => (answer, Some(server)),
+    match timeout(ANSWER_LIMIT, ask(host, port, tls)).await {
+        Ok(Ok((answer, server))) => Asked::Answer(answer, server),
         Ok(Err(error)) => {
             tracing::trace!(host, port, %error, "a ZooKeeper server does not answer");
-            (Answer::NotServing, None)
+            tls::refusal(&error)
+                .map_or(Asked::Nothing, |reason| Asked::Refused(format!("{host}:{port}: {reason}")))
         }
-        Err(_) => (Answer::NotServing, None),
+        Err(_) => Asked::Nothing,
     }
 }
 
-async fn ask(host: &str, port: u16) -> std::io::Result<(Answer, SocketAddr)> {
-    let mut stream = TcpStream::connect((host, port)).await?;
-    let server = stream.peer_addr()?;
+async fn ask(host: &str, port: u16, tls: Option<&Tls>) -> std::io::Result<(Answer, Server)> {
+    let stream = TcpStream::connect((host, port)).await?;
+    let server = Server { address: stream.peer_addr()?, name: (host.to_owned(), port) };
+    let answer = match tls {
+        None => question(stream).await?,
+        Some(tls) => question(tls.connect(host, stream).await?).await?,
+    };
+    Ok((answer, server))
+}
+
+async fn question(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Answer> {
     stream.write_all(b"srvr").await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
     let mut stream = stream.take(ANSWER_MAX);
     while stream.read_buf(&mut answer).await? > 0 && meaning(&answer) == Answer::Unclear {}
-    Ok((meaning(&answer), server))
+    Ok(meaning(&answer))
 }
 
 /// The meaning of an answer, or of its first part.

@@ -18,8 +18,10 @@
 //! Not used: the library's locks, which leave their nodes behind when they fail. `registry::latch` is our
 //! own.
 
+mod acl;
 mod connection;
 mod convert;
+mod credentials;
 mod flushers;
 mod key;
 mod limit;
@@ -29,6 +31,7 @@ mod read;
 mod session;
 mod settings;
 mod supervisor;
+mod tls;
 mod watch;
 mod watch_node;
 
@@ -37,9 +40,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use zookeeper_client as zk;
 
+pub use self::acl::{Acl, AclEntry};
+pub use self::credentials::CredentialFiles;
 pub use self::settings::{Settings, SettingsError};
 
-use self::connection::Connection;
+use self::connection::{Connection, OpenError};
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
 use super::{Error, Monotonic, Registry, Session, SessionKey};
@@ -56,6 +61,11 @@ impl ZooKeeper {
         Ok(Self { checked: settings.check()? })
     }
 
+    /// Reads the files of the settings, so that a mistake in them is known before the first connection.
+    pub async fn check_files(&self) -> Result<(), SettingsError> {
+        self.checked.credentials.presented().await.map(|_| ()).map_err(SettingsError::Credentials)
+    }
+
     /// The same ensemble. Its sessions report by this clock when their connections were made.
     pub fn with_clock(mut self, clock: Monotonic) -> Self {
         self.checked.clock = Some(clock);
@@ -64,9 +74,7 @@ impl ZooKeeper {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let Checked { addresses, chroot, .. } = &self.checked;
-        let connection = Connection::open(&self.checked, None)
-            .await
-            .map_err(|error| Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error))))?;
+        let connection = Connection::open(&self.checked, None).await.map_err(|error| self.failed(error))?;
         if chroot.is_root() {
             return Ok(connection);
         }
@@ -85,6 +93,21 @@ impl ZooKeeper {
 }
 
 impl ZooKeeper {
+    /// Why no session could be opened.
+    fn failed(&self, error: OpenError) -> Error {
+        let addresses = &self.checked.addresses;
+        match error {
+            OpenError::Client(zk::Error::AuthFailed) => Error::AuthRefused(format!(
+                "{addresses}: the servers refuse {}; check it, and which schemes they demand",
+                self.checked.credentials.in_words()
+            )),
+            OpenError::Client(error) => {
+                Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error)))
+            }
+            OpenError::Refused(reason) => Error::AuthRefused(reason),
+        }
+    }
+
     /// A session on its first connection in this process.
     fn serve(&self, connection: Connection) -> Arc<dyn Session> {
         let shared = Arc::new(Shared::new(self.checked.clone(), &connection));
@@ -101,16 +124,12 @@ impl Registry for ZooKeeper {
 
     fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
         Box::pin(async move {
-            let unreachable = |error: zk::Error| {
-                let Checked { addresses, .. } = &self.checked;
-                Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error)))
-            };
-            let info = key::info(&self.checked, key).await.map_err(unreachable)?;
+            let info = key::info(&self.checked, key).await.map_err(|error| self.failed(error.into()))?;
             match supervisor::attach(&self.checked, info).await {
                 Ok(connection) => Ok(Some(self.serve(connection))),
                 // A server also answers so to a password that is not the session's.
-                Err(zk::Error::SessionExpired) => Ok(None),
-                Err(error) => Err(unreachable(error)),
+                Err(OpenError::Client(zk::Error::SessionExpired)) => Ok(None),
+                Err(error) => Err(self.failed(error)),
             }
         })
     }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use zookeeper_client as zk;
 
+use super::acl::Acl;
+use super::credentials::{CredentialFiles, Credentials};
 use super::limit::RequestLimit;
+use super::tls;
 use crate::registry::Monotonic;
 use crate::tree::{Path, PathError};
 
@@ -27,17 +30,23 @@ pub struct Settings {
     pub connection_timeout: Duration,
     /// How long to wait for the answer to a request.
     pub request_timeout: Duration,
-    /// `user:password`. If set, only this user can read or change the nodes that the sidecar creates.
-    /// Otherwise all clients can.
+    /// `user:password` for the scheme `digest`.
     pub digest: Option<String>,
+    /// Files with other credentials.
+    pub files: CredentialFiles,
+    /// Who may read and change the nodes that the sidecar creates.
+    pub acl: Acl,
 }
 
 /// Why settings are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The connect string has a scheme.
-    #[error("the ZooKeeper address `{0}` has a scheme, and TLS is not supported; write `host:port`")]
+    #[error("the ZooKeeper address `{0}` has a scheme; write `host:port`, and set `zookeeper_ca` for TLS")]
     Scheme(String),
+    /// The credentials cannot be read, or are wrong. The text names the setting and the file.
+    #[error("{0}")]
+    Credentials(String),
     /// An address in the connect string cannot be read.
     #[error("`{given}` in the ZooKeeper addresses is not `host:port`: {reason}")]
     Address {
@@ -71,6 +80,8 @@ pub(super) struct Checked {
     pub(super) servers: Vec<(String, u16)>,
     pub(super) chroot: Path,
     pub(super) settings: Settings,
+    pub(super) credentials: Credentials,
+    acls: Arc<[zk::Acl]>,
     /// The clock for the times at which connections are made.
     pub(super) clock: Option<Monotonic>,
     /// The limit for the size of requests, as far as sessions have found it out.
@@ -93,6 +104,10 @@ impl Settings {
         for address in addresses.split(',') {
             let server = server(address)
                 .map_err(|reason| SettingsError::Address { given: address.to_owned(), reason })?;
+            if self.files.ca.is_some() && !tls::is_name(&server.0) {
+                let reason = "no certificate can have this name; write a DNS name or an IP address";
+                return Err(SettingsError::Address { given: address.to_owned(), reason });
+            }
             servers.push(server);
         }
         for (name, given) in [
@@ -111,10 +126,13 @@ impl Settings {
         {
             return Err(SettingsError::Digest);
         }
+        let credentials = Credentials::new(self.files.clone(), self.digest.clone());
         Ok(Checked {
             addresses: addresses.to_owned(),
             servers,
             chroot,
+            acls: self.acl.list(credentials.name_a_user()),
+            credentials,
             settings: self,
             clock: None,
             limit: Arc::default(),
@@ -161,16 +179,26 @@ impl fmt::Debug for Settings {
             .field("connection_timeout", &self.connection_timeout)
             .field("request_timeout", &self.request_timeout)
             .field("digest_user", &user)
+            .field("files", &self.files)
+            .field("acl", &self.acl)
             .finish()
     }
 }
 
 impl Checked {
-    pub(super) fn acls(&self) -> zk::Acls<'static> {
-        match self.settings.digest {
-            None => zk::Acls::anyone_all(),
-            Some(_) => zk::Acls::creator_all(),
-        }
+    pub(super) fn acls(&self) -> zk::Acls<'_> {
+        zk::Acls::new(&self.acls)
+    }
+
+    /// The same, for a conversation with ourselves: nothing secret is shown, nothing is encrypted.
+    pub(super) fn for_ourselves(&self, session_timeout: Duration) -> Self {
+        let settings = Settings {
+            digest: None,
+            files: CredentialFiles::default(),
+            session_timeout,
+            ..self.settings.clone()
+        };
+        Self { settings, credentials: Credentials::none(), ..self.clone() }
     }
 
     /// The client reports that there are no hosts when none of them answered.
@@ -203,6 +231,8 @@ mod tests {
             connection_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(5),
             digest: None,
+            files: CredentialFiles::default(),
+            acl: Acl::Auto,
         }
     }
 
@@ -219,7 +249,11 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let error_of = |settings: Settings| settings.check().map(|_| ()).unwrap_err().to_string();
-        assert!(error_of(with("tcp+tls://h1:2181")).contains("TLS is not supported"));
+        assert!(error_of(with("tcp+tls://h1:2181")).contains("`zookeeper_ca` for TLS"));
+        let files = CredentialFiles { ca: Some("ca.pem".into()), ..CredentialFiles::default() };
+        let by_tls = |connect| Settings { files: files.clone(), ..with(connect) };
+        assert!(error_of(by_tls("h_1..:2281")).contains("no certificate can have this name"));
+        assert!(by_tls("zk-1.example:2281,[::1]:2281,10.0.0.1:2281").check().is_ok());
         for bad in ["", "h1,", ":2181", "h1:0", "h1:x", "h1:65536", "[::1", "[::1]2181", "a b"] {
             assert!(error_of(with(bad)).contains("is not `host:port`"), "{bad:?}");
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zookeeper_client as zk;
 
-use super::connection::{Broken, Connection, LinkState};
+use super::connection::{Broken, Connection, LinkState, OpenError};
 use super::convert::ANY_VERSION;
 use super::session::{CloseMode, Shared};
 use super::settings::Checked;
@@ -22,6 +22,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts. The sidecar's outage may be longer than the server's by this
 /// pause. An attempt that finds no serving server costs a server one question at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+
+/// The pause after a server has refused a certificate, or we have refused its. The session outlives a few of these.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The range over which sessions spread their longest pauses, so that a fleet does not return to a server all
 /// at once.
@@ -36,7 +39,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
             // A session that is left needs no other connection.
             biased;
             close_mode = close_requested(&shared) => Err(close_mode),
-            broken = connection.broken() => Ok(broken),
+            broken = connection.broken(&shared.checked.credentials) => Ok(broken),
         };
         match broken {
             Err(CloseMode::Close) => {
@@ -85,6 +88,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
     // clock and the network.
     let mut over = pin!(sleep(shared.timeout.saturating_mul(4) / 3));
     let mut pause = FIRST_PAUSE;
+    let mut known_refusal = None;
     loop {
         let mut attempt = pin!(attach(&shared.checked, shared.info.clone()));
         let attempt = tokio::select! {
@@ -101,12 +105,20 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
         };
         match attempt {
             Ok(connection) => return Some(connection),
-            Err(zk::Error::SessionExpired) => return None,
-            Err(error @ zk::Error::AuthFailed) => {
-                tracing::warn!(%error, "ZooKeeper refuses our digest");
+            Err(OpenError::Client(zk::Error::SessionExpired)) => return None,
+            Err(OpenError::Client(zk::Error::AuthFailed)) => {
+                tracing::warn!("ZooKeeper refuses our authentication; the session is given up");
                 return None;
             }
-            Err(error) => tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper"),
+            Err(OpenError::Client(error)) => {
+                tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper");
+            }
+            Err(OpenError::Refused(reason)) => {
+                if !known_refusal.replace(reason.clone()).is_some_and(|known| known == reason) {
+                    tracing::warn!(reason, "cannot connect with ZooKeeper");
+                }
+                pause = REFUSED_PAUSE;
+            }
         }
         tokio::select! {
             biased;
@@ -114,12 +126,12 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
             () = &mut over => return None,
             () = sleep(pause) => {}
         }
-        pause = (pause * 2).min(longest_pause(shared.info.id()));
+        pause = (pause.saturating_mul(2)).min(longest_pause(shared.info.id()));
     }
 }
 
 /// Makes another connection for a session.
-pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Result<Connection, zk::Error> {
+pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Result<Connection, OpenError> {
     let connection = Connection::open(checked, Some(session)).await?;
     let chroot = &checked.chroot;
     let connection = if chroot.is_root() { connection } else { connection.below(chroot.as_str())? };
@@ -131,7 +143,7 @@ pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Resul
         Ok(()) => Ok(connection),
         Err(error) => {
             connection.cut().await;
-            Err(error)
+            Err(error.into())
         }
     }
 }

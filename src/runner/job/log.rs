@@ -119,7 +119,8 @@ fn lasts(error: &Error) -> bool {
         | Error::OutcomeUnknown(_)
         | Error::Suspended
         | Error::SessionLost
-        | Error::Unreachable(_) => false,
+        | Error::Unreachable(_)
+        | Error::AuthRefused(_) => false,
     }
 }
 

@@ -26,6 +26,8 @@ use super::proven::ProvenSession;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between attempts. A registry that is up again is noticed after that time.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
+/// The pause after the registry has refused our authentication, or we its. Each attempt costs the servers a handshake.
+const PAUSE_REFUSED: Duration = Duration::from_secs(30);
 /// The least time between two log lines that say that there is no session.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -131,7 +133,8 @@ pub async fn keep(
                     warn!(%error, "no session with the registry; the sidecar tries to open one until it succeeds");
                     logged = Some(now);
                 }
-                let wakeup = Wakeup { wall: None, mono: Some(now.saturating_add(pause)) };
+                let until_next = if matches!(error, Error::AuthRefused(_)) { PAUSE_REFUSED } else { pause };
+                let wakeup = Wakeup { wall: None, mono: Some(now.saturating_add(until_next)) };
                 tokio::select! {
                     biased;
                     _ = stopping(&mut stop) => break,
@@ -209,4 +212,71 @@ async fn open(
     // If the proof fails, dropping the session closes it: no other task has it yet.
     lease_keeper.begin(&session, margin).await?;
     Ok(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::{BoxFuture, ready};
+
+    use super::*;
+    use crate::registry::SessionKey;
+    use crate::runner::session::lease::Lease;
+
+    /// A registry that answers each attempt with the same error.
+    struct Refusing {
+        error: Error,
+        attempts: Arc<AtomicUsize>,
+    }
+
+    impl Registry for Refusing {
+        fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
+            self.attempts.fetch_add(1, Ordering::Relaxed);
+            Box::pin(ready(Err(self.error.clone())))
+        }
+
+        fn reopen<'a>(&'a self, _: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
+            Box::pin(ready(Err(self.error.clone())))
+        }
+
+        fn describe(&self) -> String {
+            "refusing".to_owned()
+        }
+    }
+
+    /// The attempts within two seconds, and the trouble that is shown.
+    async fn attempts(error: Error) -> (usize, String) {
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let registry = Arc::new(Refusing { error, attempts: Arc::clone(&attempts) });
+        let clock = Clock::start();
+        let (current, _) = watch::channel(None);
+        let (trouble, shown) = watch::channel(String::new());
+        let (_lease, lease_keeper) = Lease::new();
+        let (stop, stopped) = watch::channel(None);
+        let keeping = keep(
+            registry,
+            clock.clone(),
+            (current, trouble),
+            (lease_keeper, None),
+            (StateFile::none(), None),
+            stopped,
+        );
+        let stopping = async {
+            clock.sleep(Duration::from_secs(2)).await;
+            stop.send_replace(Some(CloseMode::Close));
+        };
+        tokio::join!(keeping, stopping);
+        let shown = shown.borrow().clone();
+        (attempts.load(Ordering::Relaxed), shown)
+    }
+
+    #[tokio::test]
+    async fn se_10_refused_authentication_is_not_tried_again_at_once() {
+        let (tried, shown) = attempts(Error::AuthRefused("the digest of `me`".to_owned())).await;
+        assert_eq!(tried, 1);
+        assert!(shown.contains("the digest of `me`"), "{shown}");
+        let (tried, _) = attempts(Error::Unreachable("silent".to_owned())).await;
+        assert!(tried > 3, "{tried}");
+    }
 }

@@ -244,6 +244,7 @@ fn is_committed_refusal(transaction: &[Operation], error: &crate::tree::CommitEr
         | Error::Suspended
         | Error::SessionLost
         | Error::Unreachable(_)
+        | Error::AuthRefused(_)
         | Error::Refused(_) => false,
     }
 }

@@ -16,6 +16,7 @@ use sidekeeper::proto;
 use sidekeeper::proto::assignment_service_client::AssignmentServiceClient;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
 use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::registry::zookeeper::{Acl, CredentialFiles};
 use sidekeeper::sidecar::Sidecar;
 use sidekeeper::tree::Path;
 use tokio::sync::watch;
@@ -116,6 +117,8 @@ pub fn config(namespace: &str, number: u8) -> Config {
         token: None,
         token_file: None,
         digest: None,
+        credential_files: CredentialFiles::default(),
+        zookeeper_acl: Acl::Auto,
         data_dir: None,
         state_dir: None,
         lock_root: None,

@@ -1,0 +1,224 @@
+//! What this process shows to ZooKeeper's servers, and what it wants to see of them: the digest, the user for SASL, TLS.
+//!
+//! Files are read again for each connection, and each second while there is one: what has changed counts without a restart. Files that
+//! become wrong, or are being written, change nothing: what was read before stays in force.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::time::sleep;
+use zookeeper_client as zk;
+
+use super::tls::{Pem, Tls};
+use crate::secret_file;
+
+/// How long a connection may go on with what is no longer in the files.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Larger files are refused, in bytes: a bundle of all public authorities has a quarter of that.
+const FILE_MAX: u64 = 1024 * 1024;
+
+/// Where credentials are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CredentialFiles {
+    /// `user:password` for the scheme `digest`.
+    pub digest: Option<PathBuf>,
+    /// `user:password` for SASL DIGEST-MD5.
+    pub sasl: Option<PathBuf>,
+    /// The authorities of the servers' certificates, in PEM. If set, connections use TLS.
+    pub ca: Option<PathBuf>,
+    /// What they have revoked, in PEM.
+    pub crl: Option<PathBuf>,
+    /// The client certificate with its chain, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its key, in PEM.
+    pub key: Option<PathBuf>,
+}
+
+impl CredentialFiles {
+    fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The texts that were read.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct Texts {
+    digest: Option<String>,
+    sasl: Option<(String, String)>,
+    tls: Option<Pem>,
+}
+
+/// What a connection shows.
+#[derive(Default)]
+pub(super) struct Presented {
+    texts: Texts,
+    tls: Option<Tls>,
+}
+
+impl Presented {
+    /// How connections are encrypted. `None`: they are not.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// A connector of the client library that shows this.
+    pub(super) fn connector(&self) -> zk::Connector {
+        let mut connector = zk::Client::connector();
+        if let Some(digest) = &self.texts.digest {
+            connector = connector.with_auth("digest", digest.as_bytes());
+        }
+        if let Some((user, password)) = &self.texts.sasl {
+            connector = connector.with_sasl(zk::SaslOptions::digest_md5(user.clone(), password.clone()));
+        }
+        if let Some(tls) = &self.tls {
+            connector = connector.with_tls(tls.options());
+        }
+        connector
+    }
+
+    /// What is shown, without secrets: for the log.
+    pub(super) fn in_words(&self) -> String {
+        let user = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+        let digest = self.texts.digest.as_deref().map(|text| format!("the digest of `{}`", user(text)));
+        let sasl = self.texts.sasl.as_ref().map(|(user, _)| format!("the SASL user `{user}`"));
+        let certificate = self.texts.tls.as_ref().and_then(|pem| pem.identity.as_ref());
+        let certificate = certificate.map(|_| "a client certificate".to_owned());
+        let shown: Vec<_> = [digest, sasl, certificate].into_iter().flatten().collect();
+        if shown.is_empty() { "no authentication".to_owned() } else { shown.join(" and ") }
+    }
+}
+
+/// The credentials of an ensemble. Clones share what was read.
+#[derive(Clone)]
+pub(super) struct Credentials {
+    files: CredentialFiles,
+    /// The digest, if no file has it.
+    digest: Option<String>,
+    current: Arc<Mutex<Option<Arc<Presented>>>>,
+}
+
+impl Credentials {
+    pub(super) fn new(files: CredentialFiles, digest: Option<String>) -> Self {
+        Self { files, digest, current: Arc::default() }
+    }
+
+    /// None at all: for a conversation with ourselves.
+    pub(super) fn none() -> Self {
+        Self::new(CredentialFiles::default(), None)
+    }
+
+    /// Whether servers get to know a user by a digest or by SASL, who then owns what is created.
+    pub(super) fn name_a_user(&self) -> bool {
+        self.digest.is_some() || self.files.digest.is_some() || self.files.sasl.is_some()
+    }
+
+    /// What the files have now, or had when they were right. Fails if they have never been right.
+    pub(super) async fn presented(&self) -> Result<Arc<Presented>, String> {
+        match self.read().await {
+            Ok(presented) => Ok(presented),
+            Err(reason) => self.current().ok_or(reason),
+        }
+    }
+
+    /// Ends when the files have something else than a connection shows.
+    pub(super) async fn changed(&self, shown: &Presented) {
+        if self.files.are_none() {
+            return std::future::pending().await;
+        }
+        let mut known_fault = None;
+        loop {
+            sleep(INTERVAL).await;
+            match self.read().await {
+                Ok(presented) if presented.texts != shown.texts => return,
+                Ok(_) => known_fault = None,
+                Err(reason) if known_fault.as_ref() == Some(&reason) => {}
+                Err(reason) => {
+                    tracing::warn!(
+                        reason,
+                        "the credentials for ZooKeeper cannot be read again: those that were read before stay in force"
+                    );
+                    known_fault = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// What servers see, without secrets.
+    pub(super) fn in_words(&self) -> String {
+        self.current().map_or_else(|| "no authentication".to_owned(), |presented| presented.in_words())
+    }
+
+    fn current(&self) -> Option<Arc<Presented>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files, and keeps what they have. Fails if something is wrong; the error has no text of a file.
+    async fn read(&self) -> Result<Arc<Presented>, String> {
+        let files = &self.files;
+        let digest = match &files.digest {
+            None => self.digest.clone(),
+            Some(file) => Some(user_and_password("digest_file", file).await?.0),
+        };
+        let sasl = match &files.sasl {
+            None => None,
+            Some(file) => Some(user_and_password("zookeeper_sasl_file", file).await?.1),
+        };
+        let tls = match &files.ca {
+            None => None,
+            Some(ca) => Some(Pem {
+                ca: public("zookeeper_ca", ca).await?,
+                crl: match &files.crl {
+                    None => None,
+                    Some(crl) => Some(public("zookeeper_crl", crl).await?),
+                },
+                identity: match (&files.cert, &files.key) {
+                    (Some(cert), Some(key)) => {
+                        Some((public("zookeeper_cert", cert).await?, secret("zookeeper_key", key).await?))
+                    }
+                    _ => None,
+                },
+            }),
+        };
+        let texts = Texts { digest, sasl, tls };
+        if let Some(current) = self.current()
+            && current.texts == texts
+        {
+            return Ok(current);
+        }
+        let tls = texts.tls.as_ref().map(Tls::new).transpose()?;
+        let presented = Arc::new(Presented { texts, tls });
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&presented));
+        Ok(presented)
+    }
+}
+
+/// The text `user:password` of a file, and its two parts.
+async fn user_and_password(setting: &str, file: &Path) -> Result<(String, (String, String)), String> {
+    let text = secret(setting, file).await?;
+    let text = text.trim_end_matches(['\n', '\r']);
+    let parts = text.split_once(':').filter(|(user, _)| !user.is_empty() && !text.contains('\n'));
+    let (user, password) =
+        parts.ok_or_else(|| format!("{setting}: {}: it is not one line `user:password`", file.display()))?;
+    Ok((text.to_owned(), (user.to_owned(), password.to_owned())))
+}
+
+async fn secret(setting: &str, file: &Path) -> Result<String, String> {
+    secret_file::read(file, FILE_MAX)
+        .await
+        .map_err(|reason| format!("{setting}: {}: {reason}", file.display()))
+}
+
+async fn public(setting: &str, file: &Path) -> Result<String, String> {
+    let wrong = |error: io::Error| format!("{setting}: {}: {error}", file.display());
+    let mut text = String::new();
+    let opened = tokio::fs::File::open(file).await.map_err(wrong)?;
+    let read = opened.take(FILE_MAX).read_to_string(&mut text).await.map_err(wrong)?;
+    if u64::try_from(read).is_ok_and(|read| read < FILE_MAX) {
+        Ok(text)
+    } else {
+        Err(format!("{setting}: {}: it is larger than {FILE_MAX} bytes", file.display()))
+    }
+}

@@ -1,0 +1,134 @@
+//! TLS to ZooKeeper's servers: what is read from PEM files, checked, and given to the client library, and a handshake of our own for
+//! the question whether a server serves ([`super::look`]).
+//!
+//! There are no roots but those of the file, and no way to leave out a check of a server's certificate or name.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use zookeeper_client as zk;
+
+use crate::crypto;
+
+/// The texts of PEM files.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Pem {
+    /// The certificates of authorities that sign servers' certificates.
+    pub(super) ca: String,
+    /// What these authorities have revoked.
+    pub(super) crl: Option<String>,
+    /// The certificate that we show, its chain, and its key.
+    pub(super) identity: Option<(String, String)>,
+}
+
+/// Checked, and ready for connections.
+#[derive(Clone)]
+pub(super) struct Tls {
+    config: Arc<ClientConfig>,
+    options: zk::TlsOptions,
+}
+
+impl Tls {
+    /// Fails if a certificate, a list or a key cannot be used, or if the key is not the certificate's. The error has no text of a
+    /// file.
+    pub(super) fn new(pem: &Pem) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem.ca.as_bytes()) {
+            let certificate = certificate.map_err(|error| format!("zookeeper_ca: {error}"))?;
+            roots.add(certificate).map_err(|error| format!("zookeeper_ca: {error}"))?;
+        }
+        if roots.is_empty() {
+            return Err("zookeeper_ca: it has no certificate in PEM".to_owned());
+        }
+        let mut lists = Vec::new();
+        if let Some(crl) = &pem.crl {
+            for list in CertificateRevocationListDer::pem_slice_iter(crl.as_bytes()) {
+                lists.push(list.map_err(|error| format!("zookeeper_crl: {error}"))?);
+            }
+            if lists.is_empty() {
+                return Err("zookeeper_crl: it has no revocation list in PEM".to_owned());
+            }
+        }
+        let provider = crypto::provider();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .with_crls(lists)
+            // A list that nobody renews says nothing about what was revoked since.
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| format!("zookeeper_crl: {error}"))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS: {error}"))?
+            .with_webpki_verifier(verifier);
+        let config = match &pem.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let (chain, key) = identity(certificate, key)?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| format!("zookeeper_cert and zookeeper_key: {error}"))?
+            }
+        };
+        let options = options(pem).map_err(|error| format!("TLS: {error}"))?;
+        Ok(Self { config: Arc::new(config), options })
+    }
+
+    /// The same for the client library.
+    pub(super) fn options(&self) -> zk::TlsOptions {
+        self.options.clone()
+    }
+
+    /// Shakes hands with a server of this name.
+    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
+    }
+}
+
+/// Whether a certificate can be for this host. The client library panics for others.
+pub(super) fn is_name(host: &str) -> bool {
+    ServerName::try_from(host).is_ok()
+}
+
+/// Why a handshake failed for good: a certificate was refused, by us or by the server. `None`: another connection may succeed.
+pub(super) fn refusal(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidCertRevocationList(_) => {
+            Some(format!("the server's certificate is refused: {error}"))
+        }
+        rustls::Error::AlertReceived(alert) => Some(format!("the server ends the handshake: {alert:?}")),
+        rustls::Error::PeerIncompatible(_) => Some(format!("the server's TLS cannot be used: {error}")),
+        _ => None,
+    }
+}
+
+fn identity(
+    certificate: &str,
+    key: &str,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
+    let chain = chain.map_err(|error| format!("zookeeper_cert: {error}"))?;
+    if chain.is_empty() {
+        return Err("zookeeper_cert: it has no certificate in PEM".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+        .map_err(|error| format!("zookeeper_key: {error}; allowed: PEM without a password"))?;
+    Ok((chain, key))
+}
+
+fn options(pem: &Pem) -> Result<zk::TlsOptions, zk::Error> {
+    let ca = format!("{}\n{}", pem.ca, pem.crl.as_deref().unwrap_or_default());
+    let options = zk::TlsOptions::new().with_pem_ca(&ca)?;
+    match &pem.identity {
+        None => Ok(options),
+        Some((certificate, key)) => options.with_pem_identity(certificate, key),
+    }
+}

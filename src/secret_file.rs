@@ -1,0 +1,57 @@
+//! Reads files with secrets: tokens, passwords, keys. Shell.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use nix::unistd::geteuid;
+use tokio::fs::File;
+use tokio::io::AsyncReadExt as _;
+
+/// The rights of others on a file.
+const OF_OTHERS: u32 = 0o007;
+
+/// The text of a file of at most so many bytes. Fails if other users can use the file. The error has no text of it.
+pub(crate) async fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
+    let unreadable = |error: io::Error| error.to_string();
+    let file = File::open(path).await.map_err(unreadable)?;
+    let found = file.metadata().await.map_err(unreadable)?;
+    if !found.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    check_rights(found.mode(), found.uid(), geteuid().as_raw())?;
+    if found.len() > bytes_max {
+        return Err(format!("it is larger than {bytes_max} bytes"));
+    }
+    let mut text = String::new();
+    file.take(bytes_max).read_to_string(&mut text).await.map_err(unreadable)?;
+    Ok(text)
+}
+
+/// Fails if a user who is neither this process's nor root can read or change the file, unless by its group.
+fn check_rights(mode: u32, owner: u32, own: u32) -> Result<(), String> {
+    if owner != own && owner != 0 {
+        return Err(format!(
+            "it belongs to uid {owner}, who could change it: `chown` it to uid {own} or root"
+        ));
+    }
+    if mode & OF_OTHERS != 0 {
+        return Err(format!("other users may use it (mode {:04o}): `chmod 0600` it", mode & 0o7777));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_other_users_can_use_is_refused() {
+        for (mode, owner) in [(0o100_600, 7), (0o100_400, 0), (0o100_440, 0), (0o100_660, 7)] {
+            assert_eq!(check_rights(mode, owner, 7), Ok(()), "{mode:o} {owner}");
+        }
+        for (mode, owner) in [(0o100_604, 7), (0o100_602, 7), (0o100_601, 0), (0o100_600, 8)] {
+            assert!(check_rights(mode, owner, 7).is_err(), "{mode:o} {owner}");
+        }
+    }
+}
