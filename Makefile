@@ -185,7 +185,7 @@ fault-tools: binary client .tools/python-tools .tools/bin/linearizable
 
 .PHONY: interop-tools
 interop-tools: binary client .tools/python-tools .tools/bin/lock-peer
-	.ci/setup java
+	.ci/setup java interop
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 

@@ -71,11 +71,12 @@ class _JavaProcess(CommandedProcess):
     #: Options of the JVM: it starts soon, and needs little.
     JVM: Sequence[str] = ("-Xmx128m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
-    def __init__(self, name: str, main: str, arguments: Sequence[str], folder: Path):
+    def __init__(self, name: str, main: str, arguments: Sequence[str], folder: Path, java: Sequence[str] = ()):
         jars, flavour = _jars()
         elasticjob_version()
         options = [
             *self.JVM,
+            *java,
             *("-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.showDateTime=true"),
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
         ]
@@ -148,8 +149,9 @@ class Java(_JavaProcess):
             "ip": self.address,
             "dump_port": self.dump_port,
             "job": _as_java(job),
+            **fleet.java_settings,
         }
-        super().__init__(name, "Instance", [json.dumps(settings)], fleet.folder)
+        super().__init__(name, "Instance", [json.dumps(settings)], fleet.folder, fleet.java_options)
 
     @property
     def instance(self) -> str:
@@ -173,6 +175,7 @@ class Ours(Application):
     def __init__(self, number: int, name: str, fleet: MixedFleet, session: float, job: dict[str, Any]):
         self.dump_port = free_port()
         settings = ["--dump-listen", f"127.0.0.1:{self.dump_port}"] if answers_dumps() else []
+        settings += fleet.sidecar_options
         sidecar = fleet.sidecar(number, f"{int(session * 1000)}ms", settings)
         self.address = sidecar.address
         super().__init__(name, sidecar, fleet.folder, {"job_class": JOB_CLASS, **job})
@@ -274,6 +277,10 @@ class MixedFleet(Fleet):
         self.left_out: dict[float, set[int]] = {}
         #: The interval of the schedule in seconds, for jobs that fire by themselves. 0: they do not.
         self.interval = 0.0
+        #: Settings of Java instances, options of their JVMs, and flags of sidecars, besides those of each test.
+        self.java_settings: dict[str, Any] = {}
+        self.java_options: list[str] = []
+        self.sidecar_options: list[str] = []
 
     def java(self, number: int = 1, session: float = SESSION, **job: Any) -> Java:
         """Starts an instance of ElasticJob, and waits until it is registered."""

@@ -85,8 +85,8 @@ class ServerProcess(Process):
 class ZooKeeperServer(ServerProcess):
     """A server that stands alone."""
 
-    def __init__(self, folder: Path, java: Sequence[str] = ()):
-        super().__init__("zookeeper", folder, folder / "data", {}, ["-Xmx256m", *java])
+    def __init__(self, folder: Path, java: Sequence[str] = (), settings: Mapping[str, object] | None = None):
+        super().__init__("zookeeper", folder, folder / "data", settings or {}, ["-Xmx256m", *java])
         self.address = f"127.0.0.1:{self.port}"
         self.wait_serving()
 
@@ -101,9 +101,9 @@ class ZooKeeperServer(ServerProcess):
         self.start()
         self.wait_serving()
 
-    def client(self) -> KazooClient:
-        """A client that connects again after a restart of the server."""
+    def client(self, auth: Sequence[tuple[str, str]] = ()) -> KazooClient:
+        """A client that connects again after a restart of the server, with these schemes and identities."""
         retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}
-        client = KazooClient(self.address, timeout=10, connection_retry=retry)
+        client = KazooClient(f"127.0.0.1:{self.port}", timeout=10, connection_retry=retry, auth_data=list(auth))
         client.start(timeout=PATIENCE)
         return client

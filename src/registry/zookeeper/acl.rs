@@ -71,8 +71,11 @@ impl Acl {
         for acl in given {
             match acl {
                 Self::List(more) => entries.extend(more),
-                acl if word.is_none() => word = Some(acl),
-                _ => return Err("two words; allowed: one word, or entries".to_owned()),
+                acl @ (Self::Auto | Self::Open | Self::Creator) => {
+                    if word.replace(acl).is_some() {
+                        return Err("two words; allowed: one word, or entries".to_owned());
+                    }
+                }
             }
         }
         match (word, entries.is_empty()) {

@@ -114,7 +114,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
                 tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper");
             }
             Err(OpenError::Refused(reason)) => {
-                if !known_refusal.replace(reason.clone()).is_some_and(|known| known == reason) {
+                if known_refusal.replace(reason.clone()).is_none_or(|known| known != reason) {
                     tracing::warn!(reason, "cannot connect with ZooKeeper");
                 }
                 pause = REFUSED_PAUSE;

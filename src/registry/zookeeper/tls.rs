@@ -98,6 +98,7 @@ pub(super) fn is_name(host: &str) -> bool {
 }
 
 /// Why a handshake failed for good: a certificate was refused, by us or by the server. `None`: another connection may succeed.
+#[expect(clippy::wildcard_enum_match_arm, reason = "whatever else goes wrong may go well the next time")]
 pub(super) fn refusal(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     match error {

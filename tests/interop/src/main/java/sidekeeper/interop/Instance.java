@@ -15,8 +15,9 @@ import org.apache.shardingsphere.elasticjob.reg.zookeeper.ZookeeperRegistryCente
 /**
  * One instance of a job, as its argument says, and obeys the lines on standard input.
  *
- * <p>The argument is a JSON object: zookeeper, namespace, session_timeout (milliseconds), ip, dump_port (where to answer
- * the dump command), job (ElasticJob's configuration under the keys of its YAML); a job without a cron is a one-off job.
+ * <p>The argument is a JSON object: zookeeper, namespace, session_timeout (milliseconds), digest (user:password, or none),
+ * max_sleep (milliseconds between attempts, or none), ip, dump_port (where to answer the dump command), job (ElasticJob's
+ * configuration under the keys of its YAML); a job without a cron is a one-off job.
  */
 public final class Instance {
 
@@ -30,7 +31,11 @@ public final class Instance {
                 settings.get("zookeeper").getAsString(), settings.get("namespace").getAsString());
         zookeeper.setSessionTimeoutMilliseconds(settings.get("session_timeout").getAsInt());
         zookeeper.setBaseSleepTimeMilliseconds(100);
-        zookeeper.setMaxSleepTimeMilliseconds(500);
+        // Also a part of the time that it has for its first connection.
+        zookeeper.setMaxSleepTimeMilliseconds(settings.has("max_sleep") ? settings.get("max_sleep").getAsInt() : 500);
+        if (settings.has("digest")) {
+            zookeeper.setDigest(settings.get("digest").getAsString());
+        }
         ZookeeperRegistryCenter registry = new ZookeeperRegistryCenter(zookeeper);
         registry.init();
         Kernel.answerDumps(registry, settings.get("dump_port").getAsInt());
