@@ -201,6 +201,12 @@ mutants: ## check that the simulation finds every deliberate bug; MUTANT=name fo
 model: ## explore the model of election, sharding, failover and handoff completely
 	cargo test --locked --manifest-path tests/model/Cargo.toml -- --nocapture
 
+.PHONY: fuzz
+# How many inputs `make fuzz` tries for each parser, and the number with which they begin.
+INPUTS ?= 1000000
+fuzz: ## try random inputs on every parser of bytes from outside: INPUTS=1000000 SEED=1
+	FUZZ_INPUTS=$(INPUTS) FUZZ_SEED=$(or $(SEED),1) cargo test --locked --profile simulation --test fuzz
+
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
 	cargo test --locked --test vectors_cron --test vectors_sharding

@@ -39,7 +39,7 @@ impl TokenSet {
 
     /// Reads the text of a file: one token, or lines of `NAME:ROLES:sha256=HASH`, and comments that begin with `#`. The
     /// error names the line, and does not repeat it.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let lines: Vec<_> = (1_usize..)
             .zip(text.lines().map(str::trim))
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))

@@ -133,12 +133,12 @@ async fn kill_executing_application(failover: bool) {
 
 #[tokio::test]
 async fn p6_a_killed_application_leaves_no_nodes_and_its_items_move_at_once() {
-    kill_executing_application(false).await;
+    Box::pin(kill_executing_application(false)).await;
 }
 
 #[tokio::test]
 async fn p6_a_killed_application_of_a_failover_job_leaves_no_running_nodes() {
-    kill_executing_application(true).await;
+    Box::pin(kill_executing_application(true)).await;
 }
 
 #[tokio::test]

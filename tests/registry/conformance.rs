@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::registries::{PATIENCE, TestRegistry, commit, created, exists, next, path, reaches};
 
-macro_rules! on_all {
+macro_rules! on_both {
     ($($test:ident),* $(,)?) => {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,6 +22,14 @@ macro_rules! on_all {
                 super::$test($crate::registries::TestRegistry::zookeeper(stringify!($test)).await).await;
             })*
         }
+    };
+}
+pub(crate) use on_both;
+
+/// On both registries, and on ZooKeeper by TLS.
+macro_rules! on_all {
+    ($($test:ident),* $(,)?) => {
+        $crate::conformance::on_both! { $($test),* }
         mod zookeeper_by_tls {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {

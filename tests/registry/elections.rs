@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::conformance::on_all;
+use crate::conformance::on_both;
 use crate::locks::{Node, assert_ends, at, named, tree};
 use crate::registries::{PATIENCE, TestRegistry, path};
 
-on_all! {
+on_both! {
     candidates_lead_one_after_another_and_all_hear_of_each_leader,
     a_candidate_whose_stream_ends_gives_the_leadership_to_the_next_one,
     a_leader_resigns_to_a_named_successor,

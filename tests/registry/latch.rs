@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::conformance::on_all;
+use crate::conformance::on_both;
 use crate::registries::{PATIENCE, TestRegistry, commit, hold, next, path, reaches};
 
-on_all! {
+on_both! {
     one_contender_at_a_time_holds_the_latch,
     a_node_of_the_latch_has_the_name_that_curator_gives_it,
     a_contender_that_waits_too_long_names_the_session_at_the_head,

@@ -26,12 +26,12 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
 use crate::application::{config, connect_channel};
-use crate::conformance::on_all;
+use crate::conformance::on_both;
 use crate::registries::{PATIENCE, TestRegistry, path, settings};
 use crate::support::proxy::Proxy;
 use crate::support::zookeeper::Server;
 
-on_all! {
+on_both! {
     contenders_hold_one_after_another_in_the_order_of_the_queue,
     a_lock_is_free_when_the_stream_of_its_holder_ends,
     a_contender_that_only_tries_hears_who_is_first_and_leaves_nothing,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::latch::{self, LatchError};
 use sidekeeper::registry::zookeeper::{Acl, CredentialFiles, Settings, ZooKeeper};
-use sidekeeper::registry::{Registry, Session, SessionState, Watch};
+use sidekeeper::registry::{Error, Registry, Session, SessionState, Watch};
 use sidekeeper::runner::clock::Clock;
 use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Stat, WatchEvent};
 use tokio::time::timeout;
@@ -62,8 +62,18 @@ impl TestRegistry {
         let proxy = Proxy::start(server.port).await;
         let files = CredentialFiles { ca: Some(server.authority.ca()), ..CredentialFiles::default() };
         let at = |address: &str| {
-            ZooKeeper::new(Settings { files: files.clone(), ..settings(&format!("{address}/{test}")) })
-                .unwrap()
+            let settings = settings(&format!("{address}/{test}"));
+            // A server in Java takes longer for TLS.
+            let (session_timeout, connection_timeout) = (Duration::from_secs(8), Duration::from_secs(5));
+            let request_timeout = PATIENCE;
+            ZooKeeper::new(Settings {
+                files: files.clone(),
+                session_timeout,
+                connection_timeout,
+                request_timeout,
+                ..settings
+            })
+            .unwrap()
         };
         let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
         Self::ZooKeeper { direct, through_proxy, proxy }
@@ -73,7 +83,7 @@ impl TestRegistry {
     pub(crate) async fn session(&self) -> Arc<dyn Session> {
         match self {
             Self::Embedded(registry) => registry.open().await.unwrap(),
-            Self::ZooKeeper { direct, .. } => direct.open().await.unwrap(),
+            Self::ZooKeeper { direct, .. } => open_eventually(direct).await.unwrap(),
         }
     }
 
@@ -81,7 +91,7 @@ impl TestRegistry {
     pub(crate) async fn victim(&self) -> Arc<dyn Session> {
         match self {
             Self::Embedded(registry) => registry.open().await.unwrap(),
-            Self::ZooKeeper { through_proxy, .. } => through_proxy.open().await.unwrap(),
+            Self::ZooKeeper { through_proxy, .. } => open_eventually(through_proxy).await.unwrap(),
         }
     }
 
@@ -164,6 +174,18 @@ impl TestRegistry {
         reaches(victim, SessionState::Lost).await;
         if let Self::ZooKeeper { proxy, .. } = self {
             proxy.set(Mode::Pass);
+        }
+    }
+}
+
+/// Opens a session as a sidecar does: again and again while no server answers. A busy server may end a connection before its answer
+/// is read.
+pub(crate) async fn open_eventually(registry: &ZooKeeper) -> Result<Arc<dyn Session>, Error> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match registry.open().await {
+            Err(Error::Unreachable(_)) if Instant::now() < end => {}
+            other => return other,
         }
     }
 }

@@ -15,7 +15,7 @@ use sidekeeper::tree::{NodeKind, Operation};
 use tokio::time::timeout;
 use zookeeper_client as zk;
 
-use crate::registries::{PATIENCE, commit, exists, path, reaches, settings};
+use crate::registries::{PATIENCE, commit, exists, open_eventually, path, reaches, settings};
 use crate::support::certificates::{Authority, Identity};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::secure_zookeeper::SecureServer;
@@ -35,8 +35,10 @@ fn showing(files: CredentialFiles, identity: &Identity) -> CredentialFiles {
     CredentialFiles { cert: Some(identity.cert.clone()), key: Some(identity.key.clone()), ..files }
 }
 
+/// Settings with timeouts that a busy machine keeps: a handshake of TLS costs a new JVM a lot.
 fn at(address: &str, files: CredentialFiles) -> Settings {
-    Settings { files, ..settings(address) }
+    let timeout = Duration::from_secs(20);
+    Settings { files, session_timeout: timeout, connection_timeout: timeout, ..settings(address) }
 }
 
 fn zookeeper(settings: Settings) -> ZooKeeper {
@@ -44,12 +46,12 @@ fn zookeeper(settings: Settings) -> ZooKeeper {
 }
 
 async fn open(settings: Settings) -> Arc<dyn Session> {
-    zookeeper(settings).open().await.unwrap()
+    open_eventually(&zookeeper(settings)).await.unwrap()
 }
 
 /// Why a session is refused for good.
 async fn refusal(settings: Settings) -> String {
-    match zookeeper(settings).open().await {
+    match open_eventually(&zookeeper(settings)).await {
         Err(Error::AuthRefused(reason)) => reason,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("a session is open"),
@@ -251,12 +253,7 @@ async fn se_7_a_certificate_that_is_replaced_is_shown_within_seconds_and_the_ses
     };
     show(&old);
     let files = CredentialFiles { cert: Some(cert.clone()), key: Some(key.clone()), ..by_tls(&server) };
-    let settings = Settings {
-        acl: Acl::Creator,
-        session_timeout: Duration::from_secs(10),
-        ..at(&server.address(), files)
-    };
-    let session = open(settings).await;
+    let session = open(Settings { acl: Acl::Creator, ..at(&server.address(), files) }).await;
     commit(&*session, vec![Operation::create(path("/kept"), NodeKind::Ephemeral, "")]).await;
     let owner_of = async |node: &str| {
         session.ensure(&path(node), NodeKind::Persistent, b"").await.unwrap();
@@ -271,8 +268,7 @@ async fn se_7_a_certificate_that_is_replaced_is_shown_within_seconds_and_the_ses
     let changed = timeout(Duration::from_secs(3), state.changed()).await;
     assert!(changed.is_err(), "{:?}", *state.borrow());
     show(&new);
-    let changed =
-        timeout(Duration::from_secs(5), state.wait_for(|state| *state == SessionState::Suspended)).await;
+    let changed = timeout(PATIENCE, state.wait_for(|state| *state == SessionState::Suspended)).await;
     changed.expect("a new connection").unwrap();
     reaches(&*session, SessionState::Connected).await;
     assert!(owner_of("/by_new").await.starts_with("x509:CN=new:"));
@@ -289,8 +285,7 @@ async fn se_5_a_session_is_resumed_with_tls_a_client_certificate_and_sasl() {
     let digest = Some(file(folder.path(), "digest", "me:secret"));
     let files = CredentialFiles { sasl, digest, ..showing(by_tls(&server), &client) };
     let proxy = Proxy::start(server.port).await;
-    let long =
-        |address: &str| Settings { session_timeout: Duration::from_secs(10), ..at(address, files.clone()) };
+    let long = |address: &str| Settings { ..at(address, files.clone()) };
     let session = open(long(&proxy.address())).await;
     commit(&*session, vec![Operation::create(path("/mine"), NodeKind::Ephemeral, "")]).await;
     let key = session.key().await.expect("a key");

@@ -23,11 +23,11 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
 use crate::application::{config, connect_channel};
-use crate::conformance::on_all;
+use crate::conformance::on_both;
 use crate::registries::{PATIENCE, TestRegistry, path};
 use crate::support::proxy::Mode;
 
-on_all! {
+on_both! {
     an_owner_stays_the_owner_between_its_runs,
     s40_a_short_interruption_inside_a_run_moves_nothing,
     s41_a_run_goes_on_after_a_lost_session_within_the_grace,

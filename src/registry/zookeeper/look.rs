@@ -28,6 +28,9 @@ use super::tls::{self, Tls};
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How long to wait for an answer at most: longer than the delay of any usable network.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// The same with TLS. A question costs a server a handshake: many at once would keep a busy server from answering any.
+const ASK_AGAIN_TLS: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT_TLS: Duration = Duration::from_secs(8);
 /// The delay between the questions to two servers of the list. Usually the first server answers within it,
 /// and no other server is asked.
 const NEXT_SERVER: Duration = Duration::from_millis(20);
@@ -98,6 +101,7 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
     // At most as many for each server as there are pauses within the time limit of an answer.
     let mut asked: FuturesUnordered<BoxFuture<'_, Asked>> = FuturesUnordered::new();
     let mut refused = None;
+    let ask_again = if presented.tls().is_some() { ASK_AGAIN_TLS } else { ASK_AGAIN };
     let mut over = pin!(sleep(checked.settings.connection_timeout));
     loop {
         let mut later = Duration::ZERO;
@@ -105,7 +109,7 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
             asked.push(Box::pin(ask_later(later, host, *port, presented.tls())));
             later = later.saturating_add(NEXT_SERVER);
         }
-        let mut again = pin!(sleep(ASK_AGAIN.saturating_add(later)));
+        let mut again = pin!(sleep(ask_again.saturating_add(later)));
         // A server with an unclear answer is the choice if no other server serves for certain.
         let mut maybe = None;
         loop {
@@ -134,7 +138,8 @@ fn nothing(refused: Option<String>) -> NoServer {
 
 async fn ask_later(later: Duration, host: &str, port: u16, tls: Option<&Tls>) -> Asked {
     sleep(later).await;
-    match timeout(ANSWER_LIMIT, ask(host, port, tls)).await {
+    let limit = if tls.is_some() { ANSWER_LIMIT_TLS } else { ANSWER_LIMIT };
+    match timeout(limit, ask(host, port, tls)).await {
         Ok(Ok((answer, server))) => Asked::Answer(answer, server),
         Ok(Err(error)) => {
             tracing::trace!(host, port, %error, "a ZooKeeper server does not answer");

@@ -117,7 +117,7 @@ pub(crate) fn text<'a>(
 }
 
 /// Reads a text. The error says why it is not used.
-pub(crate) fn read(text: &str, place: &Place) -> Result<FormerProcess, String> {
+pub fn read(text: &str, place: &Place) -> Result<FormerProcess, String> {
     // A file of another version may have other fields: the version is read alone.
     let version = serde_json::from_str::<serde_json::Value>(text).map_err(|error| error.to_string())?;
     let version = version.get("version").and_then(serde_json::Value::as_u64);
