@@ -263,8 +263,11 @@ async fn se_7_a_certificate_that_is_replaced_is_shown_within_seconds_and_the_ses
     let mut state = session.state();
     state.mark_unchanged();
 
-    // Half of a change: the key is not the certificate's. What was read before stays in force.
+    // Half of a change: the key is not the certificate's. Then one that the server refuses. The connection goes on with the old one.
     fs::copy(&new.cert, &cert).unwrap();
+    let changed = timeout(Duration::from_secs(3), state.changed()).await;
+    assert!(changed.is_err(), "{:?}", *state.borrow());
+    show(&Authority::new(own.path(), "stranger").certify("bad", &["client"]));
     let changed = timeout(Duration::from_secs(3), state.changed()).await;
     assert!(changed.is_err(), "{:?}", *state.borrow());
     show(&new);

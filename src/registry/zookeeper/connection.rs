@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zookeeper_client as zk;
 
-use super::credentials::{Credentials, Presented};
+use super::credentials::Presented;
 use super::look::{self, NoServer, Server};
 use super::nodelay;
 use super::read::Reads;
@@ -170,7 +170,7 @@ impl Connection {
 
     /// Ends at the first sign of trouble. Each change of the client's state is one. The client merges states,
     /// so it may have reconnected by itself, and lost all watches, before the change arrives.
-    pub(super) async fn broken(&mut self, credentials: &Credentials) -> Broken {
+    pub(super) async fn broken(&mut self, checked: &Checked) -> Broken {
         if self.link.client.state() != zk::SessionState::SyncConnected {
             return ended(self.link.client.state());
         }
@@ -178,7 +178,7 @@ impl Connection {
             state = self.states.changed() => ended(state),
             _ = &mut self.reactor => ended(self.link.client.state()),
             () = self.link.trouble.notified() => Broken::Disconnected,
-            () = credentials.changed(&self.presented) => {
+            () = renewed(checked, &self.presented) => {
                 tracing::info!(shown = self.presented.in_words(), "the credentials for ZooKeeper have changed: connecting anew");
                 Broken::Disconnected
             }
@@ -206,6 +206,22 @@ impl Connection {
         drop(link);
         if !reactor.is_finished() && timeout(limit, &mut reactor).await.is_err() {
             reactor.abort();
+        }
+    }
+}
+
+/// Ends when the files have other credentials that a server accepts, as far as a handshake tells. Others change nothing: a connection
+/// that works is not given up for one that is refused.
+async fn renewed(checked: &Checked, shown: &Arc<Presented>) {
+    let mut known = Arc::clone(shown);
+    loop {
+        known = checked.credentials.changed(&known).await;
+        match look::find(checked, &known).await {
+            Err(NoServer::Refused(reason)) => tracing::warn!(
+                reason,
+                "the new credentials for ZooKeeper are refused: the connection goes on with those before"
+            ),
+            Ok(_) | Err(NoServer::Silent) => return,
         }
     }
 }

@@ -123,8 +123,8 @@ impl Credentials {
         }
     }
 
-    /// Ends when the files have something else than a connection shows.
-    pub(super) async fn changed(&self, shown: &Presented) {
+    /// What the files have, as soon as it is something else than this.
+    pub(super) async fn changed(&self, shown: &Presented) -> Arc<Presented> {
         if self.files.are_none() {
             return std::future::pending().await;
         }
@@ -132,7 +132,7 @@ impl Credentials {
         loop {
             sleep(INTERVAL).await;
             match self.read().await {
-                Ok(presented) if presented.texts != shown.texts => return,
+                Ok(presented) if presented.texts != shown.texts => return presented,
                 Ok(_) => known_fault = None,
                 Err(reason) if known_fault.as_ref() == Some(&reason) => {}
                 Err(reason) => {

@@ -39,7 +39,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
             // A session that is left needs no other connection.
             biased;
             close_mode = close_requested(&shared) => Err(close_mode),
-            broken = connection.broken(&shared.checked.credentials) => Ok(broken),
+            broken = connection.broken(&shared.checked) => Ok(broken),
         };
         match broken {
             Err(CloseMode::Close) => {
