@@ -15,8 +15,6 @@ PYTHON_PINS := $(wildcard clients/python/requirements-dev.txt tests/requirements
 SUITE := PYTHONPATH=tests:clients/python SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) -m
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
-CARGO_AUDITABLE_VERSION := 0.7.7
-CARGO_CYCLONEDX_VERSION := 0.5.9
 
 # The parts that `make test` runs instead of its own: some of rust, model, mutants, client, smoke, e2e, interop, faults.
 PARTS ?=
@@ -284,24 +282,6 @@ deny: .tools/bin/cargo-deny ## licences, bans and sources of dependencies; advis
 		echo "advisories: database not reachable"; \
 	fi
 
-# The folder for what `make release-binary` builds.
-DIST ?= target/dist
-RELEASE_TOOLS := .tools/bin/cargo-auditable .tools/bin/cargo-cyclonedx
-.PHONY: release-binary
-release-binary: $(RELEASE_TOOLS) ## build the program to release, with the list of its crates in it, and its bill of materials: target/dist
-	PATH=$(abspath .tools/bin):$$PATH deploy/build-release $(abspath $(DIST))
-
-.PHONY: reproducible
-reproducible: $(RELEASE_TOOLS) ## build this commit's program twice, in two folders, and compare the bytes
-	rm -rf .tools/reproducible
-	for folder in one another-folder; do \
-		git clone --quiet . .tools/reproducible/$$folder; \
-		(cd .tools/reproducible/$$folder && PATH=$(abspath .tools/bin):$$PATH CARGO_TARGET_DIR=$$PWD/target \
-			deploy/build-release $$PWD/dist); \
-	done
-	cd .tools/reproducible && cat one/dist/SHA256SUMS && diff one/dist/SHA256SUMS another-folder/dist/SHA256SUMS
-	rm -rf .tools/reproducible
-
 .PHONY: compose-check
 compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dockerfiles; needs no Docker engine
 	.tools/bin/compose-check docker-compose.yml
@@ -366,12 +346,6 @@ $(BUF): .ci/tools/package-lock.json
 		cargo install --locked cargo-deny --version $(CARGO_DENY_VERSION) --root .tools; \
 	fi
 	touch $@
-
-.tools/bin/cargo-auditable:
-	cargo install --locked --quiet cargo-auditable --version $(CARGO_AUDITABLE_VERSION) --root .tools
-
-.tools/bin/cargo-cyclonedx:
-	cargo install --locked --quiet cargo-cyclonedx --version $(CARGO_CYCLONEDX_VERSION) --root .tools
 
 .tools/bin/compose-check: $(wildcard .ci/tools/compose-check/*)
 	.ci/setup go
