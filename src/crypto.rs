@@ -1,7 +1,7 @@
 //! The one provider of cryptography of this process.
 //!
-//! Whoever makes a TLS handshake without naming a provider gets the process's default. A default that nobody has installed is a panic
-//! as soon as a second provider is compiled in, so it is installed before the first handshake. `deny.toml` keeps the second one out.
+//! A library that makes a TLS handshake without naming a provider gets the process's default. If no default is installed and a second
+//! provider is compiled in, the handshake panics. So the provider is installed before the first handshake. `deny.toml` keeps the second one out.
 
 use std::sync::Arc;
 

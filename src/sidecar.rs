@@ -313,7 +313,7 @@ impl Sidecar {
     }
 }
 
-/// What somebody who reads the configuration may have overlooked.
+/// Warns of settings that leave the password or the nodes open.
 fn warn_of_open_doors(config: &Config) {
     let files = &config.credential_files;
     let has_password = config.digest.is_some() || files.digest.is_some();

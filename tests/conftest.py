@@ -16,7 +16,7 @@ from faults.environment import OddEnsemble
 from faults.fleet import FaultFleet
 from faults.network import Network
 from interop.members import Lifecycle, MixedFleet, elasticjob_version
-from support.fleet import Fleet
+from support.fleet import Fleet, ending
 from support.zookeeper import ZooKeeperServer
 
 pytest_plugins = ["support.fixtures"]
@@ -42,15 +42,8 @@ def fleet(request: pytest.FixtureRequest, binary: Path, has_failed: Callable[[],
     start = FLEETS[suite]
     # The path is short because the path of a Unix socket has at most 107 bytes.
     fleet = start(request, Path(tempfile.mkdtemp(prefix="sk-")), f"{suite}-{uuid.uuid4().hex[:8]}")
-    yield fleet
-    if has_failed():
-        request.node.add_report_section("teardown", "fleet", fleet.state())
-    fleet.end()
-    if has_failed():
-        request.node.add_report_section("teardown", "logs", fleet.logs())
-    problems = fleet.problems()
-    fleet.release()
-    assert not problems, "\n".join(problems)
+    with ending(fleet, request.node, has_failed):
+        yield fleet
 
 
 def _on_the_server(kind: type[Fleet]) -> Callable[[pytest.FixtureRequest, Path, str], Fleet]:

@@ -55,7 +55,7 @@ pub struct Config {
     pub digest: Option<Secret>,
     /// Files with other credentials for ZooKeeper. Default: none.
     pub credential_files: CredentialFiles,
-    /// Who may read and change the nodes that the sidecar creates. Default: as ElasticJob in Java.
+    /// The access list of the nodes that the sidecar creates. Default: the one that ElasticJob gives them.
     pub zookeeper_acl: Acl,
     /// The folder of the embedded registry's nodes; never set together with `zookeeper`. Default: in memory
     /// only.

@@ -96,7 +96,7 @@ settings! {
     ZOOKEEPER_KEY = "zookeeper_key", "zookeeper-key", "SIDEKEEPER_ZOOKEEPER_KEY", "FILE", Default::Absent("no client certificate"), =>
         "The key of `zookeeper_cert` (PEM, without a password), which other users must not be able to read.";
     ZOOKEEPER_ACL = "zookeeper_acl", "zookeeper-acl", "SIDEKEEPER_ZOOKEEPER_ACL", "ACL", Default::Value("auto"), list =>
-        "Who may read and change the nodes that the sidecar creates: `auto`, which is the creator alone with a digest or SASL and else everybody, as ElasticJob does; `open`, `creator`, or entries `SCHEME:ID:PERMISSIONS` with letters of `cdrwa`.";
+        "The access list of the nodes that the sidecar creates: `auto`, which is the creator alone with a digest or SASL and else everybody, as ElasticJob does; `open`, `creator`, or entries `SCHEME:ID:PERMISSIONS` with letters of `cdrwa`.";
     DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
         "Where the embedded registry keeps its nodes; made for the sidecar's user alone. Not together with `zookeeper`.";
     STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>

@@ -14,6 +14,7 @@ import pytest
 
 from interop.members import LEADERS, MixedFleet, jars
 from support.certificates import Authority
+from support.fleet import ending
 from support.job_nodes import JOB
 from support.processes import PATIENCE, eventually, free_port, sidekeeper_binary
 from support.zookeeper import ZooKeeperServer
@@ -127,16 +128,10 @@ def secure(
     fleet.java_settings = {"max_sleep": 5_000, **wanted.java_settings}
     fleet.java_options = wanted.java_options
     fleet.sidecar_options = wanted.sidecar_options
-    yield fleet, wanted
-    if has_failed():
-        request.node.add_report_section("teardown", "fleet", fleet.state())
-        request.node.add_report_section("teardown", "logs", fleet.logs())
-    fleet.end()
-    problems = fleet.problems()
-    fleet.release()
+    with ending(fleet, request.node, has_failed):
+        yield fleet, wanted
     client.stop()
     client.close()
-    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("leader", LEADERS)

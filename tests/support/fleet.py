@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kazoo.client import KazooClient
 
 from support.application import Application
@@ -102,3 +104,17 @@ class Fleet:
 
     def remove_files(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def ending(fleet: Fleet, node: pytest.Item, has_failed: Callable[[], bool]) -> Iterator[None]:
+    """Ends the fleet after its test, reports its state and logs if the test has failed, and fails for its problems."""
+    yield
+    if has_failed():
+        node.add_report_section("teardown", "fleet", fleet.state())
+    fleet.end()
+    if has_failed():
+        node.add_report_section("teardown", "logs", fleet.logs())
+    problems = fleet.problems()
+    fleet.release()
+    assert not problems, "\n".join(problems)

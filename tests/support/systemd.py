@@ -58,7 +58,7 @@ class Systemd:
         return Path(f"/proc/{self.process}/root", path.lstrip("/"))
 
     def run(self, *command: str, fails: bool = False) -> str:
-        """What a command says that is run beside it by root. `fails`: the command may fail."""
+        """Runs a command beside it as root; returns its output. `fails`: the command may fail."""
         beside = ["nsenter", f"--target={self.process}", "--mount", "--pid", "--root", "--wd"]
         ended = subprocess.run([*beside, *command], capture_output=True, text=True, timeout=60, check=False)
         assert fails or ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
@@ -137,7 +137,7 @@ def cgroup() -> Path:
 
 @functools.cache
 def missing() -> str | None:
-    """What this machine lacks for a systemd of a test's own, or nothing."""
+    """The reason why this machine cannot run a systemd of a test's own, or nothing."""
     if os.geteuid() != 0:
         return "only root can start a systemd"
     if not all(shutil.which(program) for program in ("systemctl", "unshare", "nsenter")):

@@ -1,10 +1,10 @@
-//! Who may read and change the nodes that the sidecar creates. Pure.
+//! The access list of the nodes that the sidecar creates. Pure.
 
 use std::sync::Arc;
 
 use zookeeper_client as zk;
 
-/// Who may read and change the nodes that the sidecar creates.
+/// The access list of the nodes that the sidecar creates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Acl {
     /// As ElasticJob in Java: the creator alone if it has a digest or a SASL user, otherwise everybody.
@@ -12,7 +12,7 @@ pub enum Acl {
     Auto,
     /// Everybody who reaches the ensemble.
     Open,
-    /// Whoever has one of the identities of the connection that created the node.
+    /// Every identity of the connection that created the node.
     Creator,
     /// These.
     List(Vec<AclEntry>),

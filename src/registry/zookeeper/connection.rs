@@ -71,7 +71,7 @@ pub(super) struct Connection {
     pub(super) link: Arc<Link>,
     states: zk::StateWatcher,
     reactor: JoinHandle<()>,
-    /// What the server has seen.
+    /// The credentials that the server has seen.
     presented: Arc<Presented>,
 }
 

@@ -1,7 +1,7 @@
-//! What this process shows to ZooKeeper's servers, and what it wants to see of them: the digest, the user for SASL, TLS.
+//! The credentials with which this process connects to ZooKeeper: the digest, the user for SASL, TLS.
 //!
-//! Files are read again for each connection, and each second while there is one: what has changed counts without a restart. Files that
-//! become wrong, or are being written, change nothing: what was read before stays in force.
+//! The process reads the files again for each connection, and each second while a connection lasts. So a change of a file counts
+//! without a restart. A file that becomes wrong changes nothing: the credentials that were read before stay in force.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub struct CredentialFiles {
     pub sasl: Option<PathBuf>,
     /// The authorities of the servers' certificates, in PEM. If set, connections use TLS.
     pub ca: Option<PathBuf>,
-    /// What they have revoked, in PEM.
+    /// The revocation lists of these authorities, in PEM.
     pub crl: Option<PathBuf>,
     /// The client certificate with its chain, in PEM.
     pub cert: Option<PathBuf>,
@@ -51,7 +51,7 @@ struct Texts {
     tls: Option<Pem>,
 }
 
-/// What a connection shows.
+/// The credentials of one connection.
 #[derive(Default)]
 pub(super) struct Presented {
     texts: Texts,
@@ -79,7 +79,7 @@ impl Presented {
         connector
     }
 
-    /// What is shown, without secrets: for the log.
+    /// The credentials in words, without secrets: for the log.
     pub(super) fn in_words(&self) -> String {
         let user = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
         let digest = self.texts.digest.as_deref().map(|text| format!("the digest of `{}`", user(text)));
@@ -115,7 +115,7 @@ impl Credentials {
         self.digest.is_some() || self.files.digest.is_some() || self.files.sasl.is_some()
     }
 
-    /// What the files have now, or had when they were right. Fails if they have never been right.
+    /// The credentials in the files, or the last ones that were right. Fails if the files have never been right.
     pub(super) async fn presented(&self) -> Result<Arc<Presented>, String> {
         match self.read().await {
             Ok(presented) => Ok(presented),
@@ -123,7 +123,7 @@ impl Credentials {
         }
     }
 
-    /// What the files have, as soon as it is something else than this.
+    /// The credentials in the files, as soon as they differ from these.
     pub(super) async fn changed(&self, shown: &Presented) -> Arc<Presented> {
         if self.files.are_none() {
             return std::future::pending().await;
@@ -146,7 +146,7 @@ impl Credentials {
         }
     }
 
-    /// What servers see, without secrets.
+    /// The credentials in force, in words, without secrets.
     pub(super) fn in_words(&self) -> String {
         self.current().map_or_else(|| "no authentication".to_owned(), |presented| presented.in_words())
     }

@@ -73,7 +73,7 @@ pub(super) enum NoServer {
     Refused(String),
 }
 
-/// What became of a question.
+/// The outcome of a question.
 enum Asked {
     Answer(Answer, Server),
     Refused(String),

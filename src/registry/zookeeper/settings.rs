@@ -34,7 +34,7 @@ pub struct Settings {
     pub digest: Option<String>,
     /// Files with other credentials.
     pub files: CredentialFiles,
-    /// Who may read and change the nodes that the sidecar creates.
+    /// The access list of the nodes that the sidecar creates.
     pub acl: Acl,
 }
 

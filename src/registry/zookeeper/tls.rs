@@ -22,7 +22,7 @@ use crate::crypto;
 pub(super) struct Pem {
     /// The certificates of authorities that sign servers' certificates.
     pub(super) ca: String,
-    /// What these authorities have revoked.
+    /// The revocation lists of these authorities.
     pub(super) crl: Option<String>,
     /// The certificate that we show, its chain, and its key.
     pub(super) identity: Option<(String, String)>,
