@@ -19,6 +19,7 @@ use crate::registries::{PATIENCE, commit, exists, open_eventually, path, reaches
 use crate::support::certificates::{Authority, Identity};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::secure_zookeeper::SecureServer;
+use crate::support::zookeeper::free_port;
 
 fn file(folder: &FilePath, name: &str, text: &str) -> PathBuf {
     let place = folder.join(name);
@@ -70,6 +71,18 @@ async fn se_8_a_server_is_refused_whose_certificate_is_not_good() {
         let reason = refusal(at(address, unknown)).await;
         assert!(reason.contains("UnknownIssuer") && reason.contains(address), "{reason}");
     }
+}
+
+/// The server that is away may have a good certificate, so the next attempt must not wait for a person.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_server_beside_one_that_is_away_is_no_refusal_of_the_ensemble() {
+    let server = SecureServer::shared();
+    let own = tempfile::tempdir().unwrap();
+    let stranger = Authority::new(own.path(), "stranger");
+    let unknown = CredentialFiles { ca: Some(stranger.ca()), ..CredentialFiles::default() };
+    let both = format!("{},127.0.0.1:{}", server.address(), free_port());
+    let refused = zookeeper(at(&both, unknown)).open().await.err();
+    assert!(matches!(refused, Some(Error::Unreachable(_))), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -69,7 +69,7 @@ impl From<SocketAddr> for Server {
 pub(super) enum NoServer {
     /// None serves now.
     Silent,
-    /// None serves, and a certificate was refused.
+    /// Every server refuses a certificate, or we refuse its: waiting does not help.
     Refused(String),
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
     servers.rotate_left(first);
     // At most as many for each server as there are pauses within the time limit of an answer.
     let mut asked: FuturesUnordered<BoxFuture<'_, Asked>> = FuturesUnordered::new();
-    let mut refused = None;
+    let (mut refused, mut all_refuse) = (None, true);
     let ask_again = if presented.tls().is_some() { ASK_AGAIN_TLS } else { ASK_AGAIN };
     let mut over = pin!(sleep(checked.settings.connection_timeout));
     loop {
@@ -119,10 +119,10 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
                     Some(Asked::Answer(Answer::Serving, server)) => return Ok(server),
                     Some(Asked::Answer(Answer::Unclear, server)) => maybe = maybe.or(Some(server)),
                     Some(Asked::Refused(reason)) => refused = Some(reason),
-                    Some(Asked::Answer(Answer::NotServing, _) | Asked::Nothing) => {}
-                    None => return maybe.ok_or_else(|| nothing(refused)),
+                    Some(Asked::Answer(Answer::NotServing, _) | Asked::Nothing) => all_refuse = false,
+                    None => return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse))),
                 },
-                () = &mut over => return maybe.ok_or_else(|| nothing(refused)),
+                () = &mut over => return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse))),
                 () = &mut again => break,
             }
         }
