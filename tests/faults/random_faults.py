@@ -373,8 +373,11 @@ def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float
     # The last fires may still be under way: they exist so that missed fires before them are re-run.
     count = int((ended - max(DURATIONS.values()) - INTERVAL - first) // INTERVAL)
     fires = [first + number * INTERVAL for number in range(count)]
-    latest = max((one.start_wall for one in judge.executions), default=ended)
-    all_fires = [number * INTERVAL for number in range(int(began // INTERVAL) - 5, int(latest // INTERVAL) + 1)]
+    # The schedule fires since before the first execution, which may be long before the judged fires.
+    starts = [began, ended, *(one.start_wall for one in judge.executions)]
+    all_fires = [
+        number * INTERVAL for number in range(int(min(starts) // INTERVAL) - 5, int(max(starts) // INTERVAL) + 1)
+    ]
     items = range(ITEMS)
     problems = [*judge.always(), *judge.redone(items), *judge.surplus(items, all_fires), *judge.missing(items, fires)]
     return fires, problems

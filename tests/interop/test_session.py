@@ -64,7 +64,8 @@ def test_zookeeper_restarts_within_a_second(
     fleet: MixedFleet, failover: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """Java erases its own running nodes, and its instance for a moment (H2, H3): we neither do nor fall for it."""
-    java, ours = fleet.pair("ours", session=8.0, failover=failover)
+    # A busy machine takes some seconds to start the server; the lease of the session has to last as long.
+    java, ours = fleet.pair("ours", session=20.0, failover=failover)
     instance = ours.instance
     for member in (java, ours):
         member.command("hold")
