@@ -279,6 +279,12 @@ mod tests {
         (client.unwrap(), accepted.unwrap().0)
     }
 
+    /// The kernel may leave out a row of a table that changes while it is read, as it does beside other tests.
+    fn find(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Unknown> {
+        let mut found = (0..100).map(|_| look_up(theirs, ours));
+        found.find(|found| *found != Ok(None)).unwrap_or(Ok(None))
+    }
+
     #[tokio::test]
     async fn the_user_of_a_connection_is_known_on_each_kind_of_listener() {
         let us = geteuid().as_raw();
@@ -286,7 +292,7 @@ mod tests {
             let (client, accepted) = connected(at).await;
             assert_eq!(TcpOwners::open().of(&accepted), Ok(Peer { uid: us, gid: None }), "{at}");
             let (theirs, ours) = (client.local_addr().unwrap(), accepted.local_addr().unwrap());
-            assert_eq!(look_up(theirs, ours), Ok(Some(us)), "{at}");
+            assert_eq!(find(theirs, ours), Ok(Some(us)), "{at}");
         }
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("s")).unwrap();
@@ -308,7 +314,7 @@ mod tests {
         let us = geteuid().as_raw();
         assert_eq!(TcpOwners::open().of(&accepted), Ok(Peer { uid: us, gid: None }));
         let (theirs, ours) = (accepted.peer_addr().unwrap(), accepted.local_addr().unwrap());
-        assert_eq!(look_up(theirs, ours), Ok(Some(us)));
+        assert_eq!(find(theirs, ours), Ok(Some(us)));
     }
 
     /// The kernel gives uid 0 for the socket of a client that has closed it.
@@ -338,7 +344,7 @@ mod tests {
         let accepted = listener.accept().await.unwrap();
         let us = geteuid().as_raw();
         assert_eq!(TcpOwners::open().of(&client), Ok(Peer { uid: us, gid: None }));
-        assert_eq!(look_up(theirs, ours), Ok(Some(us)));
+        assert_eq!(find(theirs, ours), Ok(Some(us)));
         drop(accepted);
     }
 
