@@ -115,6 +115,8 @@ pub enum Reason {
     PeerRefused,
     /// The caller lacks the role that the method needs.
     RoleMissing,
+    /// The caller may not use the job, the lock or the election of this name.
+    NameNotAllowed,
 }
 
 impl Reason {
@@ -172,6 +174,7 @@ impl Reason {
         Self::RecordUnreadable,
         Self::PeerRefused,
         Self::RoleMissing,
+        Self::NameNotAllowed,
     ];
 
     /// The reason's word, in capitals.
@@ -229,6 +232,7 @@ impl Reason {
             Self::RecordUnreadable => "RECORD_UNREADABLE",
             Self::PeerRefused => "PEER_REFUSED",
             Self::RoleMissing => "ROLE_MISSING",
+            Self::NameNotAllowed => "NAME_NOT_ALLOWED",
         }
     }
 }

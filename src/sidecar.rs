@@ -33,7 +33,7 @@ use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
-use crate::config::{Config, Listen, ListenAddress, Roles, Who};
+use crate::config::{Config, Listen, ListenAddress, Rights, Who};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
@@ -228,11 +228,11 @@ impl Sidecar {
             );
         }
         let connections = Connections::new(admission, &clock);
-        for (endpoint, listener, roles) in listeners {
+        for (endpoint, listener, rights) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
             let serving =
-                server::serve(router.clone(), listener, roles, connections.clone(), stopped.clone());
+                server::serve(router.clone(), listener, rights, connections.clone(), stopped.clone());
             let over = close_time_over(stopped.clone(), clock.clone());
             server_tasks.push(spawn(async move {
                 tokio::select! {
@@ -391,12 +391,15 @@ async fn open_tokens(config: &Config) -> Result<(Option<TokenFile>, Tokens), Tok
 }
 
 /// Fails if an address cannot be served, or if none of the optional ones can.
-async fn listen(config: &Config) -> Result<Vec<(String, Listener, Roles)>, StartError> {
+async fn listen(config: &Config) -> Result<Vec<(String, Listener, Rights)>, StartError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for listen in &config.listen {
         match bind(listen).await {
-            Ok((endpoint, listener)) => listeners.push((endpoint, listener, listen.roles)),
+            Ok((endpoint, listener)) => {
+                let names = listen.rights.names.clone().and(&config.jobs_allowed);
+                listeners.push((endpoint, listener, Rights { names, roles: listen.rights.roles }));
+            }
             Err(source) => {
                 let failed = StartError::Listen { address: listen.address.to_string(), source };
                 if !listen.optional {

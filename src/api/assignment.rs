@@ -15,7 +15,7 @@ use crate::runner::admin::observer::Observers;
 use crate::runner::shared::Shared;
 
 use super::convert::InvalidRequest;
-use super::event;
+use super::{event, names};
 use crate::elasticjob::field_error::FieldError;
 use crate::reason::Reason;
 
@@ -42,8 +42,10 @@ impl AssignmentService for Assignments {
         &self,
         request: Request<proto::WatchAssignmentsRequest>,
     ) -> Result<Response<Self::WatchAssignmentsStream>, Status> {
-        let sees_parameters = Caller::of(request.extensions()).has(Role::Operate);
+        let caller = Caller::of(request.extensions());
+        let sees_parameters = caller.has(Role::Operate);
         let proto::WatchAssignmentsRequest { job_name, wait_for_job } = request.into_inner();
+        names::check(&caller, &job_name)?;
         let job = JobName::parse(&job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if self.shared.current.borrow().is_none() {

@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 use crate::coordination::lock::contract::{Event, Leader};
 use crate::elasticjob::field_error::FieldError;
 use crate::extension::lock::{LockPaths, Mode, VALUE_BYTES_MAX};
+use crate::listen::caller::Caller;
 use crate::proto;
 use crate::proto::campaign_response::Event as Message;
 use crate::proto::election_service_server::ElectionService;
@@ -19,7 +20,7 @@ use crate::tree::Path;
 
 use super::convert::{InvalidRequest, check_application_id};
 use super::lock::{Kind, loss_reason, observe, read_lock};
-use super::{event, status};
+use super::{event, names, status};
 
 /// The service.
 #[derive(Clone)]
@@ -77,7 +78,10 @@ impl ElectionService for ElectionCalls {
         &self,
         request: Request<proto::CampaignRequest>,
     ) -> Result<Response<Self::CampaignStream>, Status> {
-        let hold = self.read_campaign(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        names::check_lock(&caller, request.election.as_ref())?;
+        let hold = self.read_campaign(request).map_err(|invalid| invalid.to_status())?;
         let path = hold.lock.lock().clone();
         let (campaign_id, outlet) = self.locks.hold(hold).map_err(|error| status::of_hold(&error))?;
         let shared = self.locks.shared().clone();
@@ -100,7 +104,10 @@ impl ElectionService for ElectionCalls {
         &self,
         request: Request<proto::ObserveRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
-        let election = self.read_election(request.into_inner().election)?;
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        names::check_lock(&caller, request.election.as_ref())?;
+        let election = self.read_election(request.election)?;
         let mut term = 0;
         let states = observe(&self.locks, &election)?.filter_map(move |(state, stale_reason)| {
             let leader = state.leader().0.map(election_leader);

@@ -17,9 +17,8 @@ use crate::reason::Reason;
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
 
-use super::audit;
 use super::convert::InvalidRequest;
-use super::status;
+use super::{audit, names, status};
 
 /// The service.
 #[derive(Clone)]
@@ -43,7 +42,7 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::TriggerJobResponse>, Status> {
         let caller = Caller::of(request.extensions());
         let request = request.into_inner();
-        let result = self.trigger(&request).await;
+        let result = self.trigger(&request, &caller).await;
         audit::record(&caller, "TriggerJob", Excerpt::of(&request.job_name), &result);
         result.map(Response::new)
     }
@@ -54,14 +53,19 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::CancelExecutionsResponse>, Status> {
         let caller = Caller::of(request.extensions());
         let request = request.into_inner();
-        let result = self.cancel(&request).await;
+        let result = self.cancel(&request, &caller).await;
         audit::record(&caller, "CancelExecutions", Excerpt::of(&request.job_name), &result);
         result.map(Response::new)
     }
 }
 
 impl Jobs {
-    async fn trigger(&self, request: &proto::TriggerJobRequest) -> Result<proto::TriggerJobResponse, Status> {
+    async fn trigger(
+        &self,
+        request: &proto::TriggerJobRequest,
+        caller: &Caller,
+    ) -> Result<proto::TriggerJobResponse, Status> {
+        names::check(caller, &request.job_name)?;
         let job = JobName::parse(&request.job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if *self.draining.borrow() {
@@ -80,7 +84,9 @@ impl Jobs {
     async fn cancel(
         &self,
         request: &proto::CancelExecutionsRequest,
+        caller: &Caller,
     ) -> Result<proto::CancelExecutionsResponse, Status> {
+        names::check(caller, &request.job_name)?;
         let (job, items) = read_cancel(request).map_err(|invalid| invalid.to_status())?;
         let cancelled =
             self.attachments.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;

@@ -27,7 +27,7 @@ use crate::runner::shared::Shared;
 use crate::tree::{Node, Path};
 
 use super::convert::{InvalidRequest, check_application_id};
-use super::{audit, event, status};
+use super::{audit, event, names, status};
 
 /// The longest time limit: longer than any use, and far from every overflow.
 const LIMIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -53,7 +53,8 @@ impl LockCalls {
         Self { locks }
     }
 
-    fn read_one(&self, given: Option<proto::LockId>) -> Result<LockPaths, Status> {
+    fn read_one(&self, caller: &Caller, given: Option<proto::LockId>) -> Result<LockPaths, Status> {
+        names::check_lock(caller, given.as_ref())?;
         let mut errors = Vec::new();
         let lock = read_lock(&self.locks, Kind::Lock, given, &mut errors);
         lock.map(|(lock, _)| lock).ok_or_else(|| InvalidRequest(errors).to_status())
@@ -198,7 +199,10 @@ impl LockService for LockCalls {
     type WatchLockStream = Pin<Box<dyn Stream<Item = Result<proto::WatchLockResponse, Status>> + Send>>;
 
     async fn hold(&self, request: Request<proto::HoldRequest>) -> Result<Response<Self::HoldStream>, Status> {
-        let hold = self.read_hold(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        names::check_lock(&caller, request.lock.as_ref())?;
+        let hold = self.read_hold(request).map_err(|invalid| invalid.to_status())?;
         let path = hold.lock.lock().clone();
         let (hold_id, outlet) = self.locks.hold(hold).map_err(|error| status::of_hold(&error))?;
         let shared = self.locks.shared().clone();
@@ -218,7 +222,8 @@ impl LockService for LockCalls {
         &self,
         request: Request<proto::GetLockRequest>,
     ) -> Result<Response<proto::GetLockResponse>, Status> {
-        let lock = self.read_one(request.into_inner().lock)?;
+        let caller = Caller::of(request.extensions());
+        let lock = self.read_one(&caller, request.into_inner().lock)?;
         let state = self.locks.look(&lock).await.map_err(|error| status::of_lock(&error))?;
         Ok(Response::new(proto::GetLockResponse { lock: Some(lock_message(&lock, &state)) }))
     }
@@ -227,6 +232,7 @@ impl LockService for LockCalls {
         &self,
         request: Request<proto::ListLocksRequest>,
     ) -> Result<Response<proto::ListLocksResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let request = request.into_inner();
         let size = usize::try_from(request.page_size).unwrap_or(usize::MAX);
         if size > PAGE_MAX {
@@ -236,7 +242,7 @@ impl LockService for LockCalls {
         let size = if size == 0 { PAGE_DEFAULT } else { size };
         let names = self.locks.names().await.map_err(|error| status::of_lock(&error))?;
         // The token is the last name of the page before.
-        let mut rest = names.into_iter().filter(|name| *name > request.page_token);
+        let mut rest = names.into_iter().filter(|name| *name > request.page_token && caller.may_use(name));
         let names: Vec<_> = rest.by_ref().take(size).collect();
         let more = rest.next().is_some();
         let next_page_token = names.last().filter(|_| more).cloned().unwrap_or_default();
@@ -247,7 +253,8 @@ impl LockService for LockCalls {
         &self,
         request: Request<proto::WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
-        let lock = self.read_one(request.into_inner().lock)?;
+        let caller = Caller::of(request.extensions());
+        let lock = self.read_one(&caller, request.into_inner().lock)?;
         let states = observe(&self.locks, &lock)?.map(move |(state, stale_reason)| {
             Ok(proto::WatchLockResponse { lock: Some(lock_message(&lock, &state)), stale_reason })
         });
@@ -259,7 +266,7 @@ impl LockService for LockCalls {
         request: Request<proto::RequestRevocationRequest>,
     ) -> Result<Response<proto::RequestRevocationResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let lock = self.read_one(request.into_inner().lock)?;
+        let lock = self.read_one(&caller, request.into_inner().lock)?;
         let asked = self.locks.request_revocation(&lock).await.map_err(|error| status::of_lock(&error));
         audit::record(&caller, "RequestRevocation", lock.lock(), &asked);
         Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&lock, &asked?)) }))
@@ -271,7 +278,7 @@ impl LockService for LockCalls {
     ) -> Result<Response<proto::BreakLockResponse>, Status> {
         let caller = Caller::of(request.extensions());
         let request = request.into_inner();
-        let lock = self.read_one(request.lock)?;
+        let lock = self.read_one(&caller, request.lock)?;
         let is_contender = matches!(
             Below::read(&request.node_name),
             Below::Child(Child::Contender { .. } | Child::Delay { .. } | Child::WithoutNumber(_))

@@ -9,6 +9,7 @@ const VIEW: Need = Need::OneOf(&[Role::View]);
 /// Applications need it, and so do those who look.
 const ATTACH_OR_VIEW: Need = Need::OneOf(&[Role::Attach, Role::View]);
 const OPERATE: Need = Need::OneOf(&[Role::Operate]);
+const OPERATE_ALL: Need = Need::OneOfForAll(&[Role::Operate]);
 
 /// The methods by their paths, in the order of the paths.
 const METHODS: &[(&str, Need)] = &[
@@ -37,7 +38,7 @@ const METHODS: &[(&str, Need)] = &[
     ("/sidekeeper.v1.ParticipantService/ReportCompletion", ATTACH),
     ("/sidekeeper.v1.ParticipantService/ReportListener", ATTACH),
     ("/sidekeeper.v1.ParticipantService/ReportProgress", ATTACH),
-    ("/sidekeeper.v1.SidecarService/Drain", OPERATE),
+    ("/sidekeeper.v1.SidecarService/Drain", OPERATE_ALL),
     ("/sidekeeper.v1.StickyLockService/GetStickyLock", VIEW),
     ("/sidekeeper.v1.StickyLockService/Leave", ATTACH),
     ("/sidekeeper.v1.StickyLockService/ListStickyLocks", VIEW),

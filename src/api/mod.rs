@@ -9,6 +9,7 @@ pub mod event;
 pub mod job;
 pub mod lock;
 mod methods;
+mod names;
 mod open_executions;
 pub mod participant;
 pub mod refusals;

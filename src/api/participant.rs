@@ -19,6 +19,7 @@ use crate::extension::handoff_policy::is_label;
 use crate::extension::profile;
 use crate::extension::profile::Profile;
 use crate::job::{Generation, InstanceName, JobConfiguration, JobName};
+use crate::listen::caller::Caller;
 use crate::listen::connections::ConnectionInfo;
 use crate::proto;
 use crate::proto::participant_service_server::ParticipantService;
@@ -28,7 +29,7 @@ use crate::runner::job::outlet::Outlet;
 use crate::runner::shared::Shared;
 
 use super::convert::{self, InvalidRequest};
-use super::{event, open_executions, status, version};
+use super::{event, names, open_executions, status, version};
 
 /// The most results in one report: one for each item of the largest job.
 const RESULTS_MAX: usize = 10_000;
@@ -142,8 +143,10 @@ impl ParticipantService for Participants {
         request: Request<proto::AttachRequest>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        let caller = Caller::of(request.extensions());
         let request = request.into_inner();
-        version::check(&request)?; // First: fields of another version may seem wrong.
+        names::check_attach(&caller, &request)?;
+        version::check(&request)?; // Before the other fields: those of another version may seem wrong.
         let attach = self.read_attach(request).map_err(|invalid| invalid.to_status())?;
         let job = attach.job.clone();
         let (attachment_id, outlet) =

@@ -8,7 +8,7 @@ use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
-use crate::config::Roles;
+use crate::config::Rights;
 use crate::listen::authorize::Authorize;
 use crate::listen::connections::{Connections, Receive};
 use crate::listen::listener::Listener;
@@ -148,11 +148,11 @@ pub fn router(
     Ok((router, Health { reporter }))
 }
 
-/// Serves on one listener, whose callers have these roles at most, until `stop` is true and the calls in progress have ended.
+/// Serves on one listener, whose callers have these rights at most, until `stop` is true and the calls in progress have ended.
 pub async fn serve(
     router: Served,
     listener: Listener,
-    roles: Roles,
+    rights: Rights,
     connections: Connections,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
@@ -160,5 +160,5 @@ pub async fn serve(
         // An error means that the sender was dropped. That counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    router.serve_with_incoming_shutdown(connections.of(listener, roles), stopped).await
+    router.serve_with_incoming_shutdown(connections.of(listener, rights), stopped).await
 }

@@ -17,6 +17,7 @@ use crate::extension::sticky::{
     CHECKPOINT_BYTES_MAX, Cause, GRACE_MAX, INSTANCE_BYTES_MAX, Previous, StickyPaths, Unfinished,
 };
 use crate::job::FencingToken;
+use crate::listen::caller::Caller;
 use crate::proto;
 use crate::proto::stand_response::Event as Message;
 use crate::proto::sticky_lock_service_server::StickyLockService;
@@ -27,7 +28,7 @@ use crate::runner::sticky::registry::{CallError, Outlet, Stand, StickyLocks};
 use crate::tree::Path;
 
 use super::convert::{InvalidRequest, check_application_id};
-use super::{event, status};
+use super::{event, names, status};
 
 /// The grace if the application gives none.
 const GRACE_DEFAULT: Duration = Duration::from_secs(10);
@@ -108,7 +109,10 @@ impl StickyLockService for StickyLockCalls {
     type StandStream = StandEvents;
 
     async fn stand(&self, request: Request<proto::StandRequest>) -> Result<Response<StandEvents>, Status> {
-        let stand = self.read_stand(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        names::check(&caller, &request.name)?;
+        let stand = self.read_stand(request).map_err(|invalid| invalid.to_status())?;
         let path = stand.lock.root().clone();
         let (stand_id, outlet) = self.locks.stand(stand).map_err(|error| status::of_stand(&error))?;
         let shared = self.locks.shared().clone();
@@ -183,6 +187,7 @@ impl StickyLockService for StickyLockCalls {
         &self,
         request: Request<proto::GetStickyLockRequest>,
     ) -> Result<Response<proto::GetStickyLockResponse>, Status> {
+        names::check(&Caller::of(request.extensions()), &request.get_ref().name)?;
         let mut errors = Vec::new();
         let lock = self.read_lock(&request.get_ref().name, &mut errors);
         let lock = lock.ok_or_else(|| InvalidRequest(errors).to_status())?;
@@ -194,6 +199,7 @@ impl StickyLockService for StickyLockCalls {
         &self,
         request: Request<proto::ListStickyLocksRequest>,
     ) -> Result<Response<proto::ListStickyLocksResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let request = request.into_inner();
         let size = usize::try_from(request.page_size).unwrap_or(usize::MAX);
         if size > PAGE_MAX {
@@ -203,7 +209,7 @@ impl StickyLockService for StickyLockCalls {
         let size = if size == 0 { PAGE_DEFAULT } else { size };
         let names = self.locks.names().await.map_err(|error| status::of_sticky_look(&error))?;
         // The token is the last name of the page before.
-        let mut rest = names.into_iter().filter(|name| *name > request.page_token);
+        let mut rest = names.into_iter().filter(|name| *name > request.page_token && caller.may_use(name));
         let names: Vec<_> = rest.by_ref().take(size).collect();
         let more = rest.next().is_some();
         let next_page_token = names.last().filter(|_| more).cloned().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::names::Names;
 use super::roles::Roles;
 use super::types::{Allowed, Listen, ListenAddress, UnixAddress, Who};
 
@@ -56,11 +57,16 @@ fn listen_address(text: &str) -> Result<ListenAddress, String> {
 
 /// Reads one of the options that follow an address.
 fn listen_option(listen: &mut Listen, text: &str) -> Result<(), String> {
-    const ALLOWED: &str = "allowed after an address: `?role=ROLES`, which are `attach`, `view` or `operate`, joined by `+`; after \
+    const ALLOWED: &str = "allowed after an address: `?role=ROLES`, which are `attach`, `view` or `operate`, joined by `+`, and `?jobs=PATTERNS` of names; after \
                            a socket's path also `?mode=0660` and `?group=NAME`; several are joined by `&`";
     match (&mut listen.address, text.split_once('=')) {
         (_, Some(("role", roles))) => {
-            listen.roles = Roles::parse(roles).ok_or_else(|| format!("`{roles}` is no role; {ALLOWED}"))?;
+            listen.rights.roles =
+                Roles::parse(roles).ok_or_else(|| format!("`{roles}` is no role; {ALLOWED}"))?;
+            Ok(())
+        }
+        (_, Some(("jobs", names))) => {
+            listen.rights.names = Names::parse(names)?;
             Ok(())
         }
         (ListenAddress::Unix(address), Some((name, value))) => socket_right(address, name, value, ALLOWED),
@@ -136,10 +142,15 @@ mod tests {
         assert_eq!(rights("unix:/s"), Ok((0o600, None)));
         assert_eq!(rights("unix:///s?mode=0660&group=jobs"), Ok((0o660, Some("jobs".to_owned()))));
         assert_eq!(rights("unix:/s?group=1000"), Ok((0o600, Some("1000".to_owned()))));
-        let roles = |text: &str| listen(text).map(|listen| listen.roles.to_string());
+        let roles = |text: &str| listen(text).map(|listen| listen.rights.roles.to_string());
         assert_eq!(roles("127.0.0.1:7070").as_deref(), Ok("attach+view+operate"));
         assert_eq!(roles("localhost:7070?role=view").as_deref(), Ok("view"));
         assert_eq!(roles("unix:/s?mode=0666&role=view+attach").as_deref(), Ok("attach+view"));
+        let of_team = listen("unix:/s?role=attach&jobs=team-*+/team/*").unwrap().rights;
+        for (name, is_in) in [("team-bill", true), ("/team/lock", true), ("bill", false), ("/lock", false)] {
+            assert_eq!(of_team.names.include(name), is_in, "{name}");
+        }
+        assert_eq!(of_team.roles.to_string(), "attach");
         for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
         {
             let error = listen(remote).unwrap_err();
@@ -165,6 +176,7 @@ mod tests {
             "unix:/s?group=",
             "unix:/s?owner=jobs",
             "unix:/s?role=",
+            "unix:/s?jobs=",
             "127.0.0.1:7070?role=admin",
             "127.0.0.1:7070?mode=0660",
             "127.0.0.1:7070?",

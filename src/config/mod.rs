@@ -5,6 +5,8 @@
 //! are checked, and all errors are reported at once. Nothing is bound, opened or created here.
 
 mod access;
+mod names;
+mod rights;
 mod roles;
 pub mod settings;
 mod source;
@@ -21,6 +23,8 @@ use std::time::Duration;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
+pub use self::names::Names;
+pub use self::rights::Rights;
 pub use self::roles::{Role, Roles};
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
@@ -43,6 +47,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// The users that are served. Default: the sidecar's own, and root.
     pub allow: Vec<Allowed>,
+    /// The jobs, locks and elections that callers may use. Default: all.
+    pub jobs_allowed: Names,
     /// The token of callers. Default: none.
     pub token: Option<Secret>,
     /// The file of the callers' tokens; never set together with `token`. Default: none.
@@ -208,6 +214,8 @@ impl Reader<'_> {
             listen.iter_mut().for_each(|listen| listen.optional = true);
         }
         let allow = self.list(&settings::ALLOW, access::allow);
+        let jobs_allowed =
+            self.list(&settings::JOBS_ALLOWED, Names::parse).map(|several| Names::any_of(&several));
         let token = self.optional(&settings::TOKEN, Secret::token);
         let token_file = self.optional(&settings::TOKEN_FILE, value::file);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
@@ -246,6 +254,7 @@ impl Reader<'_> {
         Ok(Config {
             listen: listen?,
             allow: allow?,
+            jobs_allowed: jobs_allowed?,
             token: token?,
             token_file: token_file?,
             zookeeper: zookeeper?,

@@ -70,13 +70,15 @@ macro_rules! settings {
 
 settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Detected("`127.0.0.1:7070`, and the socket `sidekeeper/api.sock` in `$XDG_RUNTIME_DIR`, else `/run/sidekeeper/api.sock`, if that directory is of the sidecar's user; one of them suffices"), list =>
-        "Where to serve: a loopback IP address and port, or `unix:/path` of a socket, with `?mode=0660&group=NAME` for others than its owner. `?role=ROLES` limits what callers of the address may do: `attach`, `view`, `operate`, joined by `+`. Several are allowed; port 0 takes a free one.";
+        "Where to serve: a loopback IP address and port, or `unix:/path` of a socket, with `?mode=0660&group=NAME` for others than its owner. `?role=ROLES` limits what callers of the address may do: `attach`, `view`, `operate`, joined by `+`; `?jobs=PATTERNS` limits with which names. Several are allowed; port 0 takes a free one.";
     ALLOW = "allow", "allow", "SIDEKEEPER_ALLOW", "WHO", Default::Value("same-user"), list =>
         "The users of this machine that are served: `same-user`, which is the sidecar's own and root, and in addition `uid:N`, `gid:N` (the primary group, on Unix sockets only), or `any-local-user`. These may attach and view; `uid:N:ROLES` gives them other roles. Several are allowed.";
+    JOBS_ALLOWED = "jobs_allowed", "jobs-allowed", "SIDEKEEPER_JOBS_ALLOWED", "PATTERN", Default::Value("*"), list =>
+        "The names of the jobs, locks and elections that callers may use; `*` in a name stands for any characters, and a pattern that begins with `/` is for paths of locks. Several are allowed.";
     TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("callers need none"), secret =>
         "The token that callers must send, as `authorization: Bearer TOKEN`; only health checks need none. Prefer the file or the variable: others can read flags.";
     TOKEN_FILE = "token_file", "token-file", "SIDEKEEPER_TOKEN_FILE", "FILE", Default::Absent("callers need none"), =>
-        "A file with the token that callers must send, or with several as lines `NAME:ROLES:sha256=HASH`. Other users must not have rights on it. A change counts within a second. Not together with `token`.";
+        "A file with the token that callers must send, or with several as lines `NAME:ROLES:sha256=HASH`, with `:jobs=PATTERNS` at the end if not all names are for it. Other users must not have rights on it. A change counts within a second. Not together with `token`.";
     ZOOKEEPER = "zookeeper", "zookeeper", "SIDEKEEPER_ZOOKEEPER", "SERVERS", Default::Absent("an embedded registry, for this sidecar alone"), =>
         "The ZooKeeper ensemble, `host:port,host:port`, with `/chroot` at the end if there is one.";
     NAMESPACE = "namespace", "namespace", "SIDEKEEPER_NAMESPACE", "NAME", Default::Value("sidekeeper"), =>

@@ -53,10 +53,15 @@ fn without_any_source_the_defaults_hold() {
                     address: Tcp(
                         127.0.0.1:7070,
                     ),
-                    roles: Roles {
-                        attach: true,
-                        view: true,
-                        operate: true,
+                    rights: Rights {
+                        roles: Roles {
+                            attach: true,
+                            view: true,
+                            operate: true,
+                        },
+                        names: Names {
+                            limits: [],
+                        },
                     },
                     optional: true,
                 },
@@ -71,6 +76,9 @@ fn without_any_source_the_defaults_hold() {
                     },
                 },
             ],
+            jobs_allowed: Names {
+                limits: [],
+            },
             token: None,
             token_file: None,
             zookeeper: None,
@@ -158,7 +166,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, allow, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -246,6 +254,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     expect![[r#"
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
         allow = ["same-user"] # default
+        jobs_allowed = ["*"] # default
         # token is not set: callers need none
         # token_file is not set: callers need none
         zookeeper = "zk:2181" # FILE

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::rights::Rights;
 use super::roles::Roles;
 
 /// The callers that may reach the dump command.
@@ -21,14 +22,14 @@ pub struct Listen {
     /// The address.
     pub address: ListenAddress,
     /// The most that callers on this address may do, also those of the sidecar's own user.
-    pub roles: Roles,
+    pub rights: Rights,
     /// Whether the sidecar may serve without it, on its other addresses.
     pub optional: bool,
 }
 
 impl From<ListenAddress> for Listen {
     fn from(address: ListenAddress) -> Self {
-        Self { address, roles: Roles::ALL, optional: false }
+        Self { address, rights: Rights::ALL, optional: false }
     }
 }
 

@@ -37,6 +37,14 @@ impl ItemLock {
     }
 }
 
+/// The name that this value of the property shares with other jobs, if it is one.
+pub fn shared_name(value: &str) -> Option<String> {
+    match read_name(value) {
+        Some(Wanted::Named(name)) => Some(name),
+        Some(Wanted::Nothing | Wanted::Own) | None => None,
+    }
+}
+
 /// The locks of a configuration, and the problems of values that are ignored. `None`: executions hold no lock.
 /// `execution_timeout`: the longest wait, if the job does not set it.
 pub fn of(

@@ -18,8 +18,10 @@ use crate::reason::Reason;
 pub(crate) enum Need {
     /// Nothing: everybody may call it.
     Nothing,
-    /// One of these roles.
+    /// One of these roles. If the request names a job, a lock or an election, its service checks the name.
     OneOf(&'static [Role]),
+    /// One of these roles, and all names: the call concerns all jobs and locks.
+    OneOfForAll(&'static [Role]),
 }
 
 /// What a method needs, by its path. `None`: there is no such method.
@@ -79,15 +81,24 @@ where
 
 /// Why the call is refused. `None`: it is accepted.
 fn decide(path: &str, need: Option<Need>, caller: &Caller) -> Option<Status> {
-    let roles = match need {
+    let (roles, for_all) = match need {
         None => return Some(Status::unimplemented("this sidecar has no such method")),
         Some(Need::Nothing) => return None,
-        Some(Need::OneOf(roles)) => roles,
+        Some(Need::OneOf(roles)) => (roles, false),
+        Some(Need::OneOfForAll(roles)) => (roles, true),
     };
-    if roles.iter().any(|role| caller.has(*role)) {
-        return None;
-    }
     let method = path.rsplit('/').next().unwrap_or(path);
+    if roles.iter().any(|role| caller.has(*role)) {
+        return (for_all && !caller.may_use_all()).then(|| {
+            refusal(
+                Reason::NameNotAllowed,
+                format!(
+                    "{caller} may not call {method}, which concerns all jobs and locks, while it may use some names only: \
+                     `jobs_allowed` of the sidecar, `jobs=` of `listen` or of `token_file`"
+                ),
+            )
+        });
+    }
     let needed = roles.iter().map(ToString::to_string).collect::<Vec<_>>().join("` or `");
     Some(refusal(
         Reason::RoleMissing,
@@ -104,11 +115,11 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::config::Roles;
+    use crate::config::{Names, Rights, Roles};
 
     #[test]
     fn a_call_needs_one_of_the_roles_of_its_method() {
-        let caller = |roles: &str| Caller::new(Some(7), Roles::parse(roles).unwrap());
+        let caller = |roles: &str| Caller::new(Some(7), Roles::parse(roles).unwrap().into());
         let need = Some(Need::OneOf(&[Role::Attach, Role::View]));
         for roles in ["attach", "view", "operate"] {
             assert!(decide("/a.B/C", need, &caller(roles)).is_none(), "{roles}");
@@ -121,8 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn se_13_a_call_that_concerns_all_jobs_needs_all_names() {
+        let need = Some(Need::OneOfForAll(&[Role::Operate]));
+        let caller = |names: &str| {
+            let names = Names::parse(names).unwrap();
+            Caller::new(Some(7), Rights { roles: Roles::ALL, names })
+        };
+        assert!(decide("/a.B/C", need, &caller("*")).is_none());
+        let refused = decide("/a.B/C", need, &caller("a*")).unwrap();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("C, which concerns all jobs"), "{}", refused.message());
+        assert!(decide("/a.B/C", Some(Need::OneOf(&[Role::Operate])), &caller("a*")).is_none());
+    }
+
+    #[test]
     fn se_4_a_method_without_a_decision_is_closed_and_so_is_a_request_without_a_caller() {
-        let operator = Caller::new(Some(0), Roles::ALL);
+        let operator = Caller::new(Some(0), Rights::ALL);
         assert_eq!(decide("/a.B/New", None, &operator).unwrap().code(), Code::Unimplemented);
         let nobody = Caller::of(&tonic::codegen::http::Extensions::new());
         for role in [Role::Attach, Role::View, Role::Operate] {

@@ -35,7 +35,7 @@ use super::listener::{Listener, Socket};
 use super::peer::Known;
 use super::refusal::refusal;
 use super::token::is_open;
-use crate::config::Roles;
+use crate::config::Rights;
 use crate::reason::Reason;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
@@ -118,24 +118,24 @@ impl Connections {
         }
     }
 
-    /// The connections of a listener, whose callers have these roles at most. The stream never ends, and has no errors.
+    /// The connections of a listener, whose callers have these rights at most. The stream never ends, and has no errors.
     pub(crate) fn of(
         &self,
         listener: Listener,
-        roles: Roles,
+        rights: Rights,
     ) -> impl Stream<Item = io::Result<Connection>> + use<> {
-        let accept = Accept { listener, roles, connections: self.clone(), pause: PAUSE_MIN, spare: None };
+        let accept = Accept { listener, rights, connections: self.clone(), pause: PAUSE_MIN, spare: None };
         unfold(accept, |mut accept| async move { Some((Ok(accept.next().await), accept)) })
     }
 
-    /// Accepts a connection with these roles at most, or logs why not.
-    fn take(&self, socket: Box<dyn Socket>, peer: &Known, roles: Roles) -> Option<Connection> {
+    /// Accepts a connection with these rights at most, or logs why not.
+    fn take(&self, socket: Box<dyn Socket>, peer: &Known, rights: &Rights) -> Option<Connection> {
         let Limits { connections, for_health, first_request } = self.limits;
         let uid = peer.as_ref().ok().map(|peer| peer.uid);
-        let mut caller = Caller::new(uid, Roles::NONE);
+        let mut caller = Caller::new(uid, Rights::NONE);
         let stranger = match self.admission.decide(peer) {
             Decision::Admit(of_user) => {
-                caller = Caller::new(uid, roles.and(of_user));
+                caller = Caller::new(uid, Rights::from(of_user).and(rights));
                 None
             }
             Decision::Refuse(why) => {
@@ -189,7 +189,7 @@ impl Connections {
 
 struct Accept {
     listener: Listener,
-    roles: Roles,
+    rights: Rights,
     connections: Connections,
     pause: Duration,
     /// A descriptor in reserve. It is closed when the process has no other, so that a waiting connection can
@@ -206,7 +206,7 @@ impl Accept {
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
                     self.pause = PAUSE_MIN;
-                    if let Some(connection) = self.connections.take(socket, &peer, self.roles) {
+                    if let Some(connection) = self.connections.take(socket, &peer, &self.rights) {
                         return connection;
                     }
                 }
@@ -482,7 +482,7 @@ mod tests {
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.endpoint().unwrap().replace("http://", "");
         let (_, health) = tonic_health::server::health_reporter();
-        let incoming = Connections::within(limits, admission, &Clock::start()).of(listener, Roles::ALL);
+        let incoming = Connections::within(limits, admission, &Clock::start()).of(listener, Rights::ALL);
         let serving = Server::builder().layer(Receive).add_service(health).serve_with_incoming(incoming);
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(serving);
@@ -569,7 +569,7 @@ mod tests {
         let incoming = futures::stream::once(async move {
             let (stream, _) = listener.accept().await?;
             Ok::<_, io::Error>(
-                of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped), Roles::ALL).unwrap(),
+                of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped), &Rights::ALL).unwrap(),
             )
         });
         let (_, service) = tonic_health::server::health_reporter();

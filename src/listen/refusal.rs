@@ -63,9 +63,10 @@ fn code(reason: Reason) -> Code {
         }
         Reason::CancelIgnored | Reason::DrainIncomplete | Reason::LockNotFree => Code::DeadlineExceeded,
         Reason::SlowApplication | Reason::TooMany | Reason::RegistryFull => Code::ResourceExhausted,
-        Reason::RegistryNoPermission | Reason::ExecutionOfAnother | Reason::RoleMissing => {
-            Code::PermissionDenied
-        }
+        Reason::RegistryNoPermission
+        | Reason::ExecutionOfAnother
+        | Reason::RoleMissing
+        | Reason::NameNotAllowed => Code::PermissionDenied,
         Reason::OutcomeUnknown => Code::Unknown,
         Reason::ItemUnknown | Reason::GenerationUnknown | Reason::InvalidRequest => Code::InvalidArgument,
         Reason::TokenRefused | Reason::PeerRefused => Code::Unauthenticated,

@@ -112,7 +112,9 @@ fn check<B>(request: &Request<B>, tokens: &TokenSet) -> Result<Option<Caller>, S
         ));
     };
     match given.as_bytes().strip_prefix(SCHEME).and_then(|given| tokens.find(given)) {
-        Some(token) => Ok(Some(Caller::of(request.extensions()).with_token(token.name.clone(), token.roles))),
+        Some(token) => {
+            Ok(Some(Caller::of(request.extensions()).with_token(token.name.clone(), &token.rights)))
+        }
         None => Err(refused(
             Reason::TokenRefused,
             "the call's token is not this sidecar's; give one of its setting `token` or `token_file` as `authorization: \

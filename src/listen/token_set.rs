@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::{Roles, Secret};
+use crate::config::{Names, Rights, Roles, Secret};
 
 /// The most characters of a token's name.
 const NAME_CHARS_MAX: usize = 64;
@@ -21,7 +21,7 @@ pub(super) struct Token {
     /// Its name in the log. `None`: it is the only one, and has none.
     pub(super) name: Option<Arc<str>>,
     /// The most that its callers may do.
-    pub(super) roles: Roles,
+    pub(super) rights: Rights,
     hash: Hash,
 }
 
@@ -34,10 +34,12 @@ pub struct TokenSet {
 impl TokenSet {
     /// The set of this one token.
     pub fn of(token: &Secret) -> Self {
-        Self { tokens: vec![Token { name: None, roles: Roles::ALL, hash: hash(token.reveal().as_bytes()) }] }
+        Self {
+            tokens: vec![Token { name: None, rights: Rights::ALL, hash: hash(token.reveal().as_bytes()) }],
+        }
     }
 
-    /// Reads the text of a file: one token, or lines of `NAME:ROLES:sha256=HASH`, and comments that begin with `#`. The
+    /// Reads the text of a file: one token, or lines of `NAME:ROLES:sha256=HASH[:jobs=PATTERNS]`, and comments that begin with `#`. The
     /// error names the line, and does not repeat it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines: Vec<_> = (1_usize..)
@@ -73,12 +75,13 @@ impl TokenSet {
 }
 
 fn parse_line(line: &str) -> Result<Token, String> {
-    const ALLOWED: &str = "allowed: `NAME:ROLES:sha256=HASH`, or one line with nothing but a token";
+    const ALLOWED: &str =
+        "allowed: `NAME:ROLES:sha256=HASH`, also with `:jobs=PATTERNS`, or one line with nothing but a token";
     let mut fields = line.split(':').map(str::trim);
-    let (Some(name), Some(roles), Some(hash), None) =
-        (fields.next(), fields.next(), fields.next(), fields.next())
+    let (Some(name), Some(roles), Some(hash), names, None) =
+        (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
     else {
-        return Err(format!("it has not three fields; {ALLOWED}"));
+        return Err(format!("it has not three or four fields; {ALLOWED}"));
     };
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || !name.chars().all(is_name) {
@@ -92,7 +95,11 @@ fn parse_line(line: &str) -> Result<Token, String> {
     let hash = hash.strip_prefix("sha256=").and_then(parse_hash).ok_or_else(|| {
         format!("the hash is not the 64 hexadecimal digits of a SHA-256 (`printf %s TOKEN | sha256sum`); {ALLOWED}")
     })?;
-    Ok(Token { name: Some(name.into()), roles, hash })
+    let names = names.map_or(Ok(Names::ALL), |names| {
+        let names = names.strip_prefix("jobs=").and_then(|names| Names::parse(names).ok());
+        names.ok_or_else(|| format!("the fourth field is not `jobs=` and patterns of names; {ALLOWED}"))
+    })?;
+    Ok(Token { name: Some(name.into()), rights: Rights { roles, names }, hash })
 }
 
 fn parse_hash(text: &str) -> Option<Hash> {
@@ -126,14 +133,18 @@ mod tests {
     fn a_file_has_one_token_or_named_ones_by_their_hashes() {
         let one = TokenSet::parse("# of the team\n\n abc \n").unwrap();
         let token = one.find(b"abc").unwrap();
-        assert_eq!((token.name.clone(), token.roles), (None, Roles::ALL));
+        assert_eq!((token.name.clone(), token.rights.clone()), (None, Rights::ALL));
         let upper = ABC.to_uppercase();
         let named =
             TokenSet::parse(&format!("ops:operate:sha256={ABC}\napp : attach : sha256={upper}\n")).unwrap();
         assert_eq!(named.tokens.len(), 2);
         let other = TokenSet::parse(&format!("app:attach:sha256={ABC}")).unwrap();
         let found = other.find(b"abc").unwrap();
-        assert_eq!((found.name.as_deref(), found.roles), (Some("app"), Roles::parse("attach").unwrap()));
+        let attach = Roles::parse("attach").unwrap();
+        assert_eq!((found.name.as_deref(), found.rights.clone()), (Some("app"), attach.into()));
+        let limited = TokenSet::parse(&format!("app:attach:sha256={ABC}:jobs=team-*+/team/*")).unwrap();
+        let names = &limited.find(b"abc").unwrap().rights.names;
+        assert!(names.include("team-a") && names.include("/team/a") && !names.include("a"));
     }
 
     #[test]
@@ -149,8 +160,8 @@ mod tests {
     fn a_wrong_line_is_named_by_its_number_and_not_repeated() {
         let good = format!("ops:operate:sha256={ABC}");
         for (wrong, part) in [
-            ("secret:view".to_owned(), "line 2: it has not three fields"),
-            ("secret".to_owned(), "line 2: it has not three fields"),
+            ("secret:view".to_owned(), "line 2: it has not three or four fields"),
+            ("secret".to_owned(), "line 2: it has not three or four fields"),
             (format!("secret:admin:sha256={ABC}"), "line 2: the roles"),
             (format!("sec ret:view:sha256={ABC}"), "line 2: the name"),
             (format!("{}:view:sha256={ABC}", "s".repeat(65)), "line 2: the name"),
@@ -158,6 +169,9 @@ mod tests {
             (format!("secret:view:sha256={}", "g".repeat(64)), "line 2: the hash"),
             (format!("secret:view:md5={ABC}"), "line 2: the hash"),
             (format!("ops:view:sha256={ABC}"), "line 2: an earlier line"),
+            (format!("secret:view:sha256={ABC}:secret"), "line 2: the fourth field"),
+            (format!("secret:view:sha256={ABC}:jobs="), "line 2: the fourth field"),
+            (format!("secret:view:sha256={ABC}:jobs=a:secret"), "line 2: it has not three or four fields"),
         ] {
             let reason = TokenSet::parse(&format!("{good}\n{wrong}")).unwrap_err();
             assert!(reason.contains(part) && !reason.contains("secret"), "{wrong}: {reason}");

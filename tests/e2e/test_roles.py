@@ -6,11 +6,16 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from sidekeeper._proto.v1 import assignment_service_pb2
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+from sidekeeper._proto.v1 import assignment_service_pb2, lock_service_pb2, sidecar_service_pb2, sticky_lock_service_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
+from sidekeeper._proto.v1.lock_service_pb2_grpc import LockServiceStub
+from sidekeeper._proto.v1.sticky_lock_service_pb2_grpc import StickyLockServiceStub
 
 from support import stranger
 from support.fleet import Fleet
@@ -36,6 +41,22 @@ NEEDS = {
 }
 DRAIN = "sidekeeper.v1.SidecarService/Drain"
 TRIGGER = "sidekeeper.v1.JobService/TriggerJob"
+#: The methods whose requests name a job, a lock or an election.
+NAMING = {
+    "AssignmentService/WatchAssignments",
+    "ElectionService/Campaign",
+    "ElectionService/Observe",
+    "JobService/CancelExecutions",
+    "JobService/TriggerJob",
+    "LockService/BreakLock",
+    "LockService/GetLock",
+    "LockService/Hold",
+    "LockService/RequestRevocation",
+    "LockService/WatchLock",
+    "ParticipantService/Attach",
+    "StickyLockService/GetStickyLock",
+    "StickyLockService/Stand",
+}
 CANARY = "canary-4711"
 
 
@@ -143,6 +164,96 @@ def test_se_13_who_may_only_view_never_sees_parameters(fleet: Fleet) -> None:
     seen = watched(f"unix:{viewers}")
     assert [problem.path.endswith("/config") for problem in seen.problems] == [True]
     assert CANARY not in str(seen)
+
+
+def naming(name: str) -> dict[str, Message]:
+    """A request of each method that names a job, a lock or an election: this one."""
+    found: dict[str, Message] = {}
+    for method in stranger.descriptors():
+        request = message_factory.GetMessageClass(method.input_type)()
+        for field in method.input_type.fields:
+            if field.name in ("job_name", "name"):
+                setattr(request, field.name, name)
+            elif field.name in ("lock", "election"):
+                setattr(getattr(request, field.name), "path" if name.startswith("/") else "name", name)
+            else:
+                continue
+            found[f"{method.containing_service.full_name}/{method.name}"] = request
+    return found
+
+
+def first(address: str, path: str, request: Message, token: str = "") -> tuple[str, str]:
+    """The code of a call and its message: OK as soon as there is an answer."""
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    with grpc.insecure_channel(address, [("grpc.default_authority", "localhost")]) as channel:
+        method = channel.unary_stream(f"/{path}", request_serializer=lambda message: message.SerializeToString())
+        try:
+            next(method(request, timeout=PATIENCE, metadata=metadata))
+        except grpc.RpcError as error:
+            return error.code().name, error.details() or ""
+        return "OK", ""
+
+
+def test_se_13_a_caller_that_is_limited_to_some_names_learns_nothing_of_others(fleet: Fleet) -> None:
+    team = fleet.folder / "team.sock"
+    options = ["--listen", f"unix:{team}?jobs=team-*+/team/*", "--jobs-allowed", "*-*", "--jobs-allowed", f"{JOB}+/*"]
+    sidecar = fleet.sidecar(1, options=options)
+    application = fleet.application(sidecar, sharding_total_count=2)
+    application.wait("its items", lambda events: application.owned() == [0, 1])
+    limited, operators = f"unix:{team}", f"unix:{sidecar.socket}"
+    assert {path.removeprefix("sidekeeper.v1.") for path in naming("a")} == NAMING
+    refusals = set()
+    for name in (JOB, "no-job", "/other/lock", "steam-a", "/teams/lock"):
+        for path, request in naming(name).items():
+            code, message = first(limited, path, request)
+            assert (code, f"may not use the name `{name}`" in message) == ("PERMISSION_DENIED", True), (path, message)
+            refusals.add(message.replace(name, "NAME"))
+    assert len(refusals) == 1, "a name that exists is refused as one that does not"
+    for name in ("team-a", "/team/lock"):
+        for path, request in naming(name).items():
+            assert "may not use the name" not in first(limited, path, request)[1], (path, name)
+    # The executions of a job may hold a lock of another name.
+    attach = "sidekeeper.v1.ParticipantService/Attach"
+    for lock, refused in (("steam", True), ("team-b", False), ("true", False)):
+        request: Any = naming("team-a")[attach]
+        request.configuration.props["sidekeeper.item-lock"] = lock
+        assert ("may not use the name `steam`" in first(limited, attach, request)[1]) == refused, lock
+    # The limit of all callers holds for the other address, too.
+    trigger = naming("settlement")[TRIGGER]
+    assert first(operators, TRIGGER, trigger)[0] == "PERMISSION_DENIED"
+    assert first(operators, TRIGGER, naming(JOB)[TRIGGER])[0] == "OK"
+    # Whoever is limited may not end the executions of all.
+    code, message = first(limited, DRAIN, sidecar_service_pb2.DrainRequest())
+    assert (code, "which concerns all jobs and locks" in message) == ("PERMISSION_DENIED", True)
+
+
+def test_se_13_a_caller_that_is_limited_to_some_names_sees_these_in_lists(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(line("all", "operate", "4ll") + line("team", "operate", "t3am").strip() + ":jobs=team-*\n")
+    file.chmod(0o600)
+    sidecar = fleet.sidecar(1, options=["--token-file", str(file)])
+    eventually("it serves", lambda: call(f"unix:{sidecar.socket}", stranger.HEALTH) == "OK")
+    with grpc.insecure_channel(f"unix:{sidecar.socket}", [("grpc.default_authority", "localhost")]) as channel:
+        locks, sticky = LockServiceStub(channel), StickyLockServiceStub(channel)
+        everything, some = ([("authorization", f"Bearer {token}")] for token in ("4ll", "t3am"))
+        holds = []
+        for name in ("bill", "team-a"):
+            hold = lock_service_pb2.HoldRequest(lock=lock_service_pb2.LockId(name=name))
+            holds.append(locks.Hold(hold, metadata=everything))
+            next(message for message in holds[-1] if message.HasField("acquired"))
+            stand = sticky_lock_service_pb2.StandRequest(name=name, instance_name="one")
+            holds.append(sticky.Stand(stand, metadata=everything))
+            eventually("the lock is there", lambda name=name: name in listed(sticky, everything))
+        for metadata, names in ((everything, ["bill", "team-a"]), (some, ["team-a"])):
+            found = locks.ListLocks(lock_service_pb2.ListLocksRequest(), timeout=PATIENCE, metadata=metadata)
+            assert (list(found.names), listed(sticky, metadata)) == (names, names)
+        for hold in holds:
+            hold.cancel()
+
+
+def listed(sticky: StickyLockServiceStub, metadata: list[tuple[str, str]]) -> list[str]:
+    request = sticky_lock_service_pb2.ListStickyLocksRequest()
+    return list(sticky.ListStickyLocks(request, timeout=PATIENCE, metadata=metadata).names)
 
 
 def test_each_call_of_an_operator_is_recorded_with_its_caller(fleet: Fleet, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat};
+use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat, Names};
 use sidekeeper::proto;
 use sidekeeper::proto::attach_response::Event;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
@@ -22,6 +22,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
         allow: vec![Allowed::SAME_USER],
+        jobs_allowed: Names::ALL,
         token: None,
         token_file: None,
         digest: None,

@@ -20,6 +20,10 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import MethodDescriptor
 
 #: How long one call may take.
 LIMIT = 5.0
@@ -29,23 +33,23 @@ REFLECTION = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 PORTS = range(20_100, 20_108)
 
 
-def methods() -> Iterator[tuple[str, bool]]:
-    """The path of each method of the protos, and whether it answers with a stream. `Drain` comes last."""
+def descriptors() -> Iterator[MethodDescriptor]:
+    """Each method of the protos."""
     import sidekeeper._proto.v1 as protos
 
     modules = [
         importlib.import_module(f"{protos.__name__}.{found.name}") for found in pkgutil.iter_modules(protos.__path__)
     ]
-    services = [
-        service
-        for module in modules
-        if hasattr(module, "DESCRIPTOR")
-        for service in module.DESCRIPTOR.services_by_name.values()
-    ]
+    for module in modules:
+        if hasattr(module, "DESCRIPTOR"):
+            for service in module.DESCRIPTOR.services_by_name.values():
+                yield from service.methods
+
+
+def methods() -> Iterator[tuple[str, bool]]:
+    """The path of each method of the protos, and whether it answers with a stream. `Drain` comes last."""
     found = [
-        (f"{service.full_name}/{method.name}", method.server_streaming)
-        for service in services
-        for method in service.methods
+        (f"{method.containing_service.full_name}/{method.name}", method.server_streaming) for method in descriptors()
     ]
     return iter(sorted(found, key=lambda method: method[0].endswith("/Drain")))
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat};
+use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat, Names};
 use sidekeeper::proto;
 use sidekeeper::proto::assignment_service_client::AssignmentServiceClient;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
@@ -114,6 +114,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         zookeeper: None,
         namespace: namespace.to_owned(),
         allow: vec![Allowed::SAME_USER],
+        jobs_allowed: Names::ALL,
         token: None,
         token_file: None,
         digest: None,

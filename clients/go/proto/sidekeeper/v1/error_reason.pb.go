@@ -133,6 +133,9 @@ const (
 	ErrorReason_ERROR_REASON_PEER_REFUSED ErrorReason = 51
 	// The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles.
 	ErrorReason_ERROR_REASON_ROLE_MISSING ErrorReason = 52
+	// The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
+	// and `token_file` limit names.
+	ErrorReason_ERROR_REASON_NAME_NOT_ALLOWED ErrorReason = 53
 )
 
 // Enum value maps for ErrorReason.
@@ -191,6 +194,7 @@ var (
 		50: "ERROR_REASON_RECORD_UNREADABLE",
 		51: "ERROR_REASON_PEER_REFUSED",
 		52: "ERROR_REASON_ROLE_MISSING",
+		53: "ERROR_REASON_NAME_NOT_ALLOWED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -246,6 +250,7 @@ var (
 		"ERROR_REASON_RECORD_UNREADABLE":      50,
 		"ERROR_REASON_PEER_REFUSED":           51,
 		"ERROR_REASON_ROLE_MISSING":           52,
+		"ERROR_REASON_NAME_NOT_ALLOWED":       53,
 	}
 )
 
@@ -280,7 +285,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\x96\x0e\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xb9\x0e\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -335,7 +340,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1cERROR_REASON_RUNS_UNRESOLVED\x101\x12\"\n" +
 	"\x1eERROR_REASON_RECORD_UNREADABLE\x102\x12\x1d\n" +
 	"\x19ERROR_REASON_PEER_REFUSED\x103\x12\x1d\n" +
-	"\x19ERROR_REASON_ROLE_MISSING\x104Bb\n" +
+	"\x19ERROR_REASON_ROLE_MISSING\x104\x12!\n" +
+	"\x1dERROR_REASON_NAME_NOT_ALLOWED\x105Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

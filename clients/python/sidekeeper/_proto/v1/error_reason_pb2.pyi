@@ -128,6 +128,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
     ERROR_REASON_ROLE_MISSING: _ErrorReason.ValueType  # 52
     """The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
+    ERROR_REASON_NAME_NOT_ALLOWED: _ErrorReason.ValueType  # 53
+    """The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
+    and `token_file` limit names.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -241,4 +245,8 @@ ERROR_REASON_PEER_REFUSED: ErrorReason.ValueType  # 51
 """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
 ERROR_REASON_ROLE_MISSING: ErrorReason.ValueType  # 52
 """The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
+ERROR_REASON_NAME_NOT_ALLOWED: ErrorReason.ValueType  # 53
+"""The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
+and `token_file` limit names.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
