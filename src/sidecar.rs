@@ -227,7 +227,7 @@ impl Sidecar {
                 "every user of this machine may call this sidecar, because `allow` has `any-local-user`"
             );
         }
-        let connections = Connections::new(admission, &clock);
+        let connections = Connections::new(admission, config.jobs_allowed.clone(), &clock);
         for (endpoint, listener, rights) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
@@ -396,10 +396,7 @@ async fn listen(config: &Config) -> Result<Vec<(String, Listener, Rights)>, Star
     let mut missing = None;
     for listen in &config.listen {
         match bind(listen).await {
-            Ok((endpoint, listener)) => {
-                let names = listen.rights.names.clone().and(&config.jobs_allowed);
-                listeners.push((endpoint, listener, Rights { names, roles: listen.rights.roles }));
-            }
+            Ok((endpoint, listener)) => listeners.push((endpoint, listener, listen.rights.clone())),
             Err(source) => {
                 let failed = StartError::Listen { address: listen.address.to_string(), source };
                 if !listen.optional {

@@ -20,7 +20,7 @@ pub(crate) enum Need {
     Nothing,
     /// One of these roles. If the request names a job, a lock or an election, its service checks the name.
     OneOf(&'static [Role]),
-    /// One of these roles, and all names: the call concerns all jobs and locks.
+    /// One of these roles, and every name that any caller may use: the call concerns all jobs and locks.
     OneOfForAll(&'static [Role]),
 }
 
@@ -93,8 +93,8 @@ fn decide(path: &str, need: Option<Need>, caller: &Caller) -> Option<Status> {
             refusal(
                 Reason::NameNotAllowed,
                 format!(
-                    "{caller} may not call {method}, which concerns all jobs and locks, while it may use some names only: \
-                     `jobs_allowed` of the sidecar, `jobs=` of `listen` or of `token_file`"
+                    "{caller} may not call {method}, which concerns all jobs and locks, while `jobs=` of its \
+                     address (`listen`) or of its token (`token_file`) leaves it some names only"
                 ),
             )
         });
@@ -136,9 +136,10 @@ mod tests {
         let need = Some(Need::OneOfForAll(&[Role::Operate]));
         let caller = |names: &str| {
             let names = Names::parse(names).unwrap();
-            Caller::new(Some(7), Rights { roles: Roles::ALL, names })
+            Caller::new(Some(7), Rights { roles: Roles::ALL, names }).within(&Names::parse("b*").unwrap())
         };
-        assert!(decide("/a.B/C", need, &caller("*")).is_none());
+        assert!(decide("/a.B/C", need, &caller("*")).is_none(), "no caller may use more");
+        assert!(caller("*").may_use("bill") && !caller("*").may_use("all"));
         let refused = decide("/a.B/C", need, &caller("a*")).unwrap();
         assert_eq!(refused.code(), Code::PermissionDenied);
         assert!(refused.message().contains("C, which concerns all jobs"), "{}", refused.message());

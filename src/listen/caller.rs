@@ -1,14 +1,14 @@
 //! Who calls, and what it may do. Each request has it in its extensions. Pure.
 //!
 //! Three limits count, and each can only take away: the address's rights (`listen`), the user's roles (`allow`), and the
-//! token's rights (`token_file`). The limit of all callers' names (`jobs_allowed`) is in those of each address.
+//! token's rights (`token_file`). The sidecar's own limit of names (`jobs_allowed`) is the same for all callers.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tonic::codegen::http::Extensions;
 
-use crate::config::{Rights, Role, Roles};
+use crate::config::{Names, Rights, Role, Roles};
 
 /// A caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,12 +18,19 @@ pub(crate) struct Caller {
     /// The name of its token. `None`: there is none, or it has no name.
     token: Option<Arc<str>>,
     rights: Rights,
+    /// The names that any caller may use.
+    allowed: Names,
 }
 
 impl Caller {
     /// A caller of this user, on a connection with these rights.
     pub(super) fn new(uid: Option<u32>, rights: Rights) -> Self {
-        Self { uid, token: None, rights }
+        Self { uid, token: None, rights, allowed: Names::ALL }
+    }
+
+    /// The same caller of a sidecar that allows these names to any caller.
+    pub(super) fn within(self, allowed: &Names) -> Self {
+        Self { allowed: allowed.clone(), ..self }
     }
 
     /// The caller of a request. Without one, a caller that may do nothing.
@@ -33,7 +40,7 @@ impl Caller {
 
     /// The same caller with a token of this name, and no more than its rights.
     pub(super) fn with_token(self, name: Option<Arc<str>>, rights: &Rights) -> Self {
-        Self { uid: self.uid, token: name, rights: self.rights.and(rights) }
+        Self { token: name, rights: self.rights.and(rights), ..self }
     }
 
     /// Whether it has this role.
@@ -48,10 +55,10 @@ impl Caller {
 
     /// Whether it may use the job, the lock or the election of this name, or the lock with this path.
     pub(crate) fn may_use(&self, name: &str) -> bool {
-        self.rights.names.include(name)
+        self.rights.names.include(name) && self.allowed.include(name)
     }
 
-    /// Whether it may use all names.
+    /// Whether it may use every name that any caller may use.
     pub(crate) fn may_use_all(&self) -> bool {
         self.rights.names.are_all()
     }

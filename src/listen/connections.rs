@@ -35,7 +35,7 @@ use super::listener::{Listener, Socket};
 use super::peer::Known;
 use super::refusal::refusal;
 use super::token::is_open;
-use crate::config::Rights;
+use crate::config::{Names, Rights};
 use crate::reason::Reason;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
@@ -73,6 +73,8 @@ impl Limits {
 #[derive(Clone)]
 pub struct Connections {
     admission: Arc<Admission>,
+    /// The names that any caller may use.
+    allowed: Names,
     limits: Limits,
     clock: Clock,
     free: Arc<Semaphore>,
@@ -102,14 +104,15 @@ fn log_left_out(refusal: Option<&Refusal>, left_out: u64) {
 }
 
 impl Connections {
-    /// The bound for one sidecar, which serves these callers.
-    pub fn new(admission: Admission, clock: &Clock) -> Self {
-        Self::within(Limits::OURS, admission, clock)
+    /// The bound for one sidecar, which serves these callers, and allows them these names.
+    pub fn new(admission: Admission, allowed: Names, clock: &Clock) -> Self {
+        Self { allowed, ..Self::within(Limits::OURS, admission, clock) }
     }
 
     pub(super) fn within(limits: Limits, admission: Admission, clock: &Clock) -> Self {
         Self {
             admission: Arc::new(admission),
+            allowed: Names::ALL,
             limits,
             clock: clock.clone(),
             free: Arc::new(Semaphore::new(limits.connections)),
@@ -135,7 +138,7 @@ impl Connections {
         let mut caller = Caller::new(uid, Rights::NONE);
         let stranger = match self.admission.decide(peer) {
             Decision::Admit(of_user) => {
-                caller = Caller::new(uid, Rights::from(of_user).and(rights));
+                caller = Caller::new(uid, Rights::from(of_user).and(rights)).within(&self.allowed);
                 None
             }
             Decision::Refuse(why) => {

@@ -225,6 +225,7 @@ def test_se_13_a_caller_that_is_limited_to_some_names_learns_nothing_of_others(f
     # Whoever is limited may not end the executions of all.
     code, message = first(limited, DRAIN, sidecar_service_pb2.DrainRequest())
     assert (code, "which concerns all jobs and locks" in message) == ("PERMISSION_DENIED", True)
+    assert first(operators, DRAIN, sidecar_service_pb2.DrainRequest()) == ("OK", ""), "it may use what any caller may"
 
 
 def test_se_13_a_caller_that_is_limited_to_some_names_sees_these_in_lists(fleet: Fleet, tmp_path: Path) -> None:
@@ -247,6 +248,9 @@ def test_se_13_a_caller_that_is_limited_to_some_names_sees_these_in_lists(fleet:
         for metadata, names in ((everything, ["bill", "team-a"]), (some, ["team-a"])):
             found = locks.ListLocks(lock_service_pb2.ListLocksRequest(), timeout=PATIENCE, metadata=metadata)
             assert (list(found.names), listed(sticky, metadata)) == (names, names)
+        # A line that becomes narrower counts from the next call on.
+        file.write_text(line("all", "operate", "4ll") + line("team", "operate", "t3am").strip() + ":jobs=bill\n")
+        eventually("it sees the other one", lambda: listed(sticky, some) == ["bill"])
         for hold in holds:
             hold.cancel()
 
