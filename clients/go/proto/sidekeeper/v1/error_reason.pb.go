@@ -132,9 +132,11 @@ const (
 	// The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve.
 	ErrorReason_ERROR_REASON_PEER_REFUSED ErrorReason = 51
 	// The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles.
+	// Every method but health checks can fail with it, as PERMISSION_DENIED.
 	ErrorReason_ERROR_REASON_ROLE_MISSING ErrorReason = 52
 	// The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
-	// and `token_file` limit names.
+	// and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
+	// all of them; as PERMISSION_DENIED.
 	ErrorReason_ERROR_REASON_NAME_NOT_ALLOWED ErrorReason = 53
 )
 

@@ -127,10 +127,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_PEER_REFUSED: _ErrorReason.ValueType  # 51
     """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
     ERROR_REASON_ROLE_MISSING: _ErrorReason.ValueType  # 52
-    """The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
+    """The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles.
+    Every method but health checks can fail with it, as PERMISSION_DENIED.
+    """
     ERROR_REASON_NAME_NOT_ALLOWED: _ErrorReason.ValueType  # 53
     """The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
-    and `token_file` limit names.
+    and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
+    all of them; as PERMISSION_DENIED.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -244,9 +247,12 @@ ERROR_REASON_RECORD_UNREADABLE: ErrorReason.ValueType  # 50
 ERROR_REASON_PEER_REFUSED: ErrorReason.ValueType  # 51
 """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
 ERROR_REASON_ROLE_MISSING: ErrorReason.ValueType  # 52
-"""The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles."""
+"""The caller lacks the role that the method needs. The sidecar's settings `allow`, `listen` and `token_file` give roles.
+Every method but health checks can fail with it, as PERMISSION_DENIED.
+"""
 ERROR_REASON_NAME_NOT_ALLOWED: ErrorReason.ValueType  # 53
 """The caller may not use the job, the lock or the election of this name. The sidecar's settings `jobs_allowed`, `listen`
-and `token_file` limit names.
+and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
+all of them; as PERMISSION_DENIED.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
