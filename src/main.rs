@@ -5,7 +5,14 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use mimalloc::MiMalloc;
 use sidekeeper::cli::{Cli, USAGE};
+
+/// An allocator that reserves address space without asking for memory. The ZooKeeper client allocates what a list's length
+/// says before it reads the list; one bit that changes on the way makes that tens of GiB. Other allocators refuse these,
+/// and a refusal ends the process. Here the list turns out to be too short, and the answer is refused.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     sidekeeper::crypto::install();

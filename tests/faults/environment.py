@@ -263,6 +263,51 @@ class Relay:
         self.reset()
 
 
+#: A server's answer before its body: its length, the request's number, the transaction, and the error.
+_ANSWER = struct.Struct(">iiqi")
+
+#: Before each part of an answer to several reads: the kind of the read, whether the answer ends here, and the error.
+_PART = struct.Struct(">i?i")
+_DATA, _CHILDREN = 4, 8
+
+#: Bytes of a node's metadata, which follow its data.
+_STAT = 68
+
+
+def with_endless_lists(data: bytes) -> tuple[bytes, int]:
+    """Says of each list of children in answers to several reads that it has 2^31 - 1 names. Returns the answers, and how
+    many lists were changed."""
+    edited, lists, at = bytearray(data), 0, 0
+    with suppress(struct.error):
+        while at < len(data):
+            length, _, _, error = _ANSWER.unpack_from(data, at)
+            end = at + 4 + length
+            for place in _lists(data[:end], at + _ANSWER.size) if error == 0 else []:
+                struct.pack_into(">i", edited, place, 2**31 - 1)
+                lists += 1
+            at = end
+    return bytes(edited), lists
+
+
+def _lists(answer: bytes, at: int) -> list[int]:
+    """Where the lists of children begin in an answer to several reads. None, for other answers."""
+    places: list[int] = []
+    try:
+        while True:
+            kind, is_end, _ = _PART.unpack_from(answer, at)
+            at += _PART.size
+            if is_end:
+                return places if at == len(answer) else []
+            (count,) = struct.unpack_from(">i", answer, at)
+            if kind == _CHILDREN:
+                places.append(at)
+            at += 4 + (count + _STAT if kind == _DATA else 0)
+            for _ in range(count if kind == _CHILDREN else 0):
+                at += 4 + struct.unpack_from(">i", answer, at)[0]
+    except struct.error:
+        return []
+
+
 #: How often a session is asked for whose sidecar asks for it as well.
 ATTEMPTS = 10
 

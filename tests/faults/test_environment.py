@@ -41,6 +41,7 @@ from faults.environment import (
     limit,
     sidecar_in,
     slow_disk,
+    with_endless_lists,
 )
 from faults.fleet import FaultFleet, Slot
 from faults.network import Link
@@ -469,6 +470,33 @@ def test_bytes_that_change_on_the_way_stop_no_instance_for_good(
         if slot.application.popen.poll() == 0 and logged([slot], "STOPPED_BY_OPERATOR"):
             fleet.ended.append(slot.application)
             slot.start_application()
+    fleet.divide(timeout=2 * PATIENCE)
+    fleet.fire()
+    fleet.look("each item is executed", lambda: {event["item"] for event in starts(fleet)} == set(range(ITEMS)))
+    relay.end()
+
+
+@own()
+def test_a_list_whose_length_changes_on_the_way_ends_no_sidecar(
+    fleet: FaultFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ZooKeeper client allocates what the length says, 48 GiB here, before it reads the list."""
+    relay = Relay("127.0.0.1", 0, fleet.ensemble.ports[0])
+    monkeypatch.setattr(Link, "address", f"127.0.0.1:{relay.port}")
+    (slot,) = fleet.start(1, session=SESSION)
+    fleet.divide()
+    changed: list[int] = []
+
+    def change(data: bytes) -> bytes:
+        edited, lists = with_endless_lists(data)
+        changed.append(lists)
+        return edited
+
+    relay.edit = change
+    relay.reset()
+    fleet.look("changed lists", lambda: sum(changed) >= 3 or slot.sidecar.popen.poll() is not None)
+    relay.edit = bytes
+    relay.reset()
     fleet.divide(timeout=2 * PATIENCE)
     fleet.fire()
     fleet.look("each item is executed", lambda: {event["item"] for event in starts(fleet)} == set(range(ITEMS)))

@@ -326,10 +326,13 @@ class MixedFleet(Fleet):
         A Java leader reshards only at a fire: so the job fires, unless its schedule does that.
         """
         instances = [member.instance for member in members]
+        java = [member.instance for member in members if isinstance(member, Java)]
         if not self.interval and not self.evenly(instances, total):
             eventually("all registered", lambda: set(instances) <= set(self.tree.children("instances")))
+            if self.leader() in set(instances) - set(java):
+                # Our leader reshards at once. A Java instance may be slow to see that: so it is over before the fire.
+                eventually(f"items evenly owned by {instances}", lambda: self.evenly(instances, total))
             self._fire_and_divide(members, total)
-        java = [member.instance for member in members if isinstance(member, Java)]
 
         def divided() -> bool:
             # An execution's node is deleted after the event of its end.

@@ -24,10 +24,7 @@ def test_an_instance_is_stopped_for_longer_than_its_session(fleet: MixedFleet, l
     fleet.divide(awake)
     asleep.thaw()
     eventually("two instances again", lambda: len(fleet.tree.children("instances")) == 2)
-    instances = fleet.tree.children("instances")
-    if not fleet.evenly(instances):
-        fleet.fire()
-    eventually("items divided", lambda: fleet.evenly(instances))
+    fleet.divide(java, ours)
     fleet.assert_once(fleet.fire())
     fleet.assert_clean()
 
@@ -53,8 +50,7 @@ def test_an_instance_is_stopped_while_it_executes(fleet: MixedFleet, frozen: str
     if frozen == "java":
         eventually("over", lambda: not executing(asleep.events("start", "end")))
     eventually("two instances again", lambda: len(fleet.tree.children("instances")) == 2)
-    fleet.fire()
-    eventually("items divided", lambda: fleet.evenly(fleet.tree.children("instances")))
+    fleet.divide(java, ours)
     fleet.assert_once(fleet.fire())
     fleet.assert_clean()
 
@@ -90,8 +86,7 @@ def test_zookeeper_restarts_within_a_second(
     for member in (java, ours):
         member.command("release")
     eventually("all executed", lambda: fleet.executed(fire) == set(range(TOTAL)))
-    fleet.fire()
-    eventually("items divided", lambda: fleet.evenly(fleet.tree.children("instances")))
+    fleet.divide(java, ours)
     last = fleet.fire()
     fleet.assert_once(last)
     ours_counts = [one.item for one in fleet.told(fire) if not one.java and one.item in items[ours.name]]
