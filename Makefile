@@ -163,6 +163,12 @@ SESSION_TIMEOUTS ?=
 session-timeouts: fault-tools build ## measure how short a session timeout is safe: SESSION_TIMEOUTS="--minutes 60 --failovers 60"
 	SIDEKEEPER_BINARY=$(abspath $(RELEASE)) $(SUITE) faults.session_timeouts $(SESSION_TIMEOUTS)
 
+# Options of `make flood-lateness`; `--help` lists them.
+FLOODS ?=
+.PHONY: flood-lateness
+flood-lateness: build .tools/python-tools ## measure how late jobs fire while another user floods the sidecar, as root: FLOODS="--rounds 10"
+	SIDEKEEPER_BINARY=$(abspath $(RELEASE)) $(SUITE) faults.flood_lateness $(FLOODS)
+
 # How many rounds of each kind `make session-proof` makes.
 PROOFS ?= 5
 .PHONY: session-proof

@@ -16,9 +16,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path as FilePath;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::ready;
+use futures::stream::{Stream, StreamExt as _};
 use nix::unistd::geteuid;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -30,7 +32,7 @@ use crate::api::election::ElectionCalls;
 use crate::api::job::Jobs;
 use crate::api::lock::LockCalls;
 use crate::api::participant::Participants;
-use crate::api::server::{self, Health, Services};
+use crate::api::server::{self, Health, Served, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
 use crate::config::{Config, Listen, ListenAddress, Rights, Who};
@@ -41,8 +43,10 @@ use crate::extension::lock::Roots;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
 use crate::listen::admission::Admission;
-use crate::listen::connections::Connections;
+use crate::listen::connections::{Connection, Connections};
+use crate::listen::lanes::{self, Lanes};
 use crate::listen::listener::Listener;
+use crate::listen::tls::{Tls, TlsFiles, TlsFilesError};
 use crate::listen::token::Tokens;
 use crate::listen::token_file::{TokenFile, TokenFileError};
 use crate::listen::token_set::TokenSet;
@@ -92,6 +96,9 @@ pub enum StartError {
     /// The file of the tokens is unusable.
     #[error("token file: {0}")]
     TokenFile(#[from] TokenFileError),
+    /// The files of TLS are unusable.
+    #[error("{0}")]
+    Tls(#[from] TlsFilesError),
     /// The connect string is invalid.
     #[error("zookeeper: {0}")]
     ZooKeeper(#[from] SettingsError),
@@ -113,7 +120,7 @@ pub struct Sidecar {
     attachments: Attachments,
     locks: Locks,
     sticky_locks: StickyLocks,
-    config: Config,
+    drain_timeout: Duration,
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
     close: watch::Sender<Option<CloseMode>>,
@@ -148,7 +155,8 @@ impl Sidecar {
     ) -> Result<Self, StartError> {
         let files = load_job_files(&config)?;
         let (token_file, tokens) = open_tokens(&config).await?;
-        let listeners = listen(&config).await?;
+        let (tls_files, tls) = open_tls(&config).await?;
+        let listeners = listen(&config, tls.as_ref()).await?;
         let dump = listen_for_dump(&config).await?;
         let (current_sender, current) = watch::channel(None);
         let (trouble_sender, trouble) = watch::channel(format!("connecting to {}", registry.describe()));
@@ -206,20 +214,15 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
-        let (router, health) = server::router(services, tokens, config.silent_application_timeout, &clock)?;
-        server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
         if let Some(file) = token_file {
-            let (keeping, mut stop) = (file.keep(clock.clone()), stopped.clone());
-            server_tasks.push(spawn(async move {
-                tokio::select! {
-                    biased; // Either order will do.
-                    () = becomes(&mut stop, true) => {}
-                    () = keeping => {}
-                }
-            }));
+            server_tasks.push(spawn(until_stop(file.keep(clock.clone()), stopped.clone())));
+        }
+        if let Some(files) = tls_files {
+            server_tasks.push(spawn(until_stop(files.keep(clock.clone()), stopped.clone())));
         }
         let has_token = config.token.is_some() || config.token_file.is_some();
-        let admission = Admission::new(&config.allow, geteuid().as_raw(), has_token);
+        let admission =
+            Admission::new(&config.allow, geteuid().as_raw(), has_token).with_certificates(&config.tls_allow);
         if !has_token && let Some(any) = config.allow.iter().find(|allowed| allowed.who == Who::AnyLocalUser)
         {
             warn!(
@@ -227,30 +230,34 @@ impl Sidecar {
                 "every user of this machine may call this sidecar, because `allow` has `any-local-user`"
             );
         }
-        let connections = Connections::new(admission, config.jobs_allowed.clone(), &clock);
+        let several = admission.serves_several();
+        let (router, health) =
+            server::router(services, tokens, several, config.silent_application_timeout, &clock)?;
+        let lanes = Arc::new(Lanes::new(serve_lanes(&router, &stopped, &clock)));
+        let connections =
+            Connections::new(admission, config.jobs_allowed.clone(), Arc::clone(&lanes), &clock);
+        server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
         for (endpoint, listener, rights) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
-            let serving =
-                server::serve(router.clone(), listener, rights, connections.clone(), stopped.clone());
-            let over = close_time_over(stopped.clone(), clock.clone());
-            server_tasks.push(spawn(async move {
-                tokio::select! {
-                    biased; // A connection that has ended by itself is not cut off.
-                    served = serving => if let Err(error) = served {
-                        error!(%error, "a listener has failed");
-                    },
-                    () = over => warn!("a client keeps its connection open; not waiting for it"),
-                }
-            }));
+            let is_tls = matches!(listener, Listener::Tls(_));
+            let connections = connections.of(listener, rights);
+            if is_tls {
+                // Each caller has a lane, so there is only the accepting, whose handshakes take processor time.
+                lanes.run(Box::pin(until_stop(connections.for_each(|_| ready(())), stopped.clone())));
+                continue;
+            }
+            let serving = serve(router.clone(), connections, stopped.clone(), clock.clone());
+            server_tasks.push(spawn(serving));
         }
+        server_tasks.push(spawn(until_lanes_end(lanes, stopped)));
         Ok(Self {
             endpoints,
             dump_address,
             attachments,
             locks,
             sticky_locks,
-            config,
+            drain_timeout: config.drain_timeout,
             draining,
             stop,
             close,
@@ -259,7 +266,8 @@ impl Sidecar {
         })
     }
 
-    /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `unix:///path`.
+    /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `https://10.0.0.7:7443`,
+    /// `unix:///path`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
@@ -275,10 +283,10 @@ impl Sidecar {
     /// `hurry` becomes true, executions are cancelled at once, and the applications have two seconds to
     /// report them. The instances leave the registry without traces all the same.
     pub async fn drain(self, mut hurry: watch::Receiver<bool>) {
-        info!(timeout = ?self.config.drain_timeout, "draining");
+        info!(timeout = ?self.drain_timeout, "draining");
         self.draining.send_replace(true);
         let clock = &self.attachments.shared().clock;
-        let deadline = clock.now().mono.saturating_add(self.config.drain_timeout);
+        let deadline = clock.now().mono.saturating_add(self.drain_timeout);
         let drained = tokio::select! {
             biased; // A finished drain comes before a request to hurry.
             drained = self.drain_until(deadline) => drained,
@@ -390,12 +398,24 @@ async fn open_tokens(config: &Config) -> Result<(Option<TokenFile>, Tokens), Tok
     }
 }
 
+/// The certificates of TLS, if an address has TLS, and the files from which they come.
+async fn open_tls(
+    config: &Config,
+) -> Result<(Option<TlsFiles>, Option<watch::Receiver<Tls>>), TlsFilesError> {
+    let Some(files) = &config.tls else { return Ok((None, None)) };
+    let (files, tls) = TlsFiles::open(files.clone()).await?;
+    Ok((Some(files), Some(tls)))
+}
+
 /// Fails if an address cannot be served, or if none of the optional ones can.
-async fn listen(config: &Config) -> Result<Vec<(String, Listener, Rights)>, StartError> {
+async fn listen(
+    config: &Config,
+    tls: Option<&watch::Receiver<Tls>>,
+) -> Result<Vec<(String, Listener, Rights)>, StartError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for listen in &config.listen {
-        match bind(listen).await {
+        match bind(listen, tls).await {
             Ok((endpoint, listener)) => listeners.push((endpoint, listener, listen.rights.clone())),
             Err(source) => {
                 let failed = StartError::Listen { address: listen.address.to_string(), source };
@@ -416,9 +436,13 @@ async fn listen(config: &Config) -> Result<Vec<(String, Listener, Rights)>, Star
     }
 }
 
-async fn bind(listen: &Listen) -> io::Result<(String, Listener)> {
+async fn bind(listen: &Listen, tls: Option<&watch::Receiver<Tls>>) -> io::Result<(String, Listener)> {
     let listener = match &listen.address {
         ListenAddress::Tcp(address) => Listener::tcp(*address).await?,
+        ListenAddress::Tls(address) => match tls {
+            Some(tls) => Listener::tls(*address, tls.clone()).await?,
+            None => return Err(io::Error::other("an address with TLS needs certificates")),
+        },
         ListenAddress::Unix(address) => {
             if listen.optional
                 && let Some(folder) = address.path.parent()
@@ -488,6 +512,49 @@ async fn close_time_over(mut stop: watch::Receiver<bool>, clock: Clock) {
     becomes(&mut stop, true).await;
     let mono = clock.now().mono.saturating_add(CLOSE_TIME);
     clock.sleep_until(Wakeup { wall: None, mono: Some(mono) }).await;
+}
+
+/// How the lanes of other users are served.
+fn serve_lanes(router: &Served, stopped: &watch::Receiver<bool>, clock: &Clock) -> lanes::Serve {
+    // A router cannot be shared between threads, only given to them.
+    let router = Mutex::new(router.clone());
+    let (stopped, clock) = (stopped.clone(), clock.clone());
+    Arc::new(move |connections| {
+        let router = router.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(serve(router, connections, stopped.clone(), clock.clone()))
+    })
+}
+
+/// Serves connections until the sidecar stops, and they have had time to end.
+async fn serve(
+    router: Served,
+    connections: impl Stream<Item = io::Result<Connection>>,
+    stopped: watch::Receiver<bool>,
+    clock: Clock,
+) {
+    let over = close_time_over(stopped.clone(), clock);
+    tokio::select! {
+        biased; // A connection that has ended by itself is not cut off.
+        served = server::serve(router, connections, stopped) => if let Err(error) = served {
+            error!(%error, "a listener has failed");
+        },
+        () = over => warn!("a client keeps its connection open; not waiting for it"),
+    }
+}
+
+/// Ends when the sidecar stops and the threads of other users have ended.
+async fn until_lanes_end(lanes: Arc<Lanes>, mut stop: watch::Receiver<bool>) {
+    becomes(&mut stop, true).await;
+    lanes.ended().await;
+}
+
+/// Performs a task without an end until the sidecar stops.
+async fn until_stop(task: impl Future<Output = ()>, mut stop: watch::Receiver<bool>) {
+    tokio::select! {
+        biased; // Either order will do.
+        () = becomes(&mut stop, true) => {}
+        () = task => {}
+    }
 }
 
 fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {

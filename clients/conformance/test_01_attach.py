@@ -101,4 +101,7 @@ def test_another_form_is_refused_before_anything_is_tried(world: World) -> None:
     application = world.application("https://127.0.0.1:7070")
     application.say(json.dumps({"command": "run", "jobs": [job()]}))
     assert application.exit_status() == 2
-    assert "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH" in application.log.read_text()
+    assert (
+        "allowed are HOST:PORT, http://HOST:PORT, https://HOST:PORT, unix:PATH and unix:///PATH"
+        in application.log.read_text()
+    )

@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -40,7 +39,7 @@ const (
 	maxReconnect     = time.Second
 	connectTimeout   = 5 * time.Second
 
-	endpointsAllowed = "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
+	endpointsAllowed = "allowed are HOST:PORT, http://HOST:PORT, https://HOST:PORT, unix:PATH and unix:///PATH"
 )
 
 // resolve returns the value given, or the environment's, or the default.
@@ -71,7 +70,7 @@ func endpointTarget(endpoint string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("endpoint %q: %w; %s", endpoint, err, endpointsAllowed)
 	}
-	if parts.Scheme != "http" {
+	if parts.Scheme != "http" && parts.Scheme != "https" {
 		return "", fmt.Errorf("endpoint %q: the scheme %q is not supported; %s", endpoint, parts.Scheme, endpointsAllowed)
 	}
 	bare := (parts.Path == "" || parts.Path == "/") && parts.RawQuery == "" && parts.Fragment == "" && parts.User == nil
@@ -90,11 +89,13 @@ func openChannel(to place, token string, further []grpc.DialOption) (*grpc.Clien
 	if err != nil {
 		return nil, err
 	}
+	encryption, err := transportCredentials(to.endpoint)
+	if err != nil {
+		return nil, err
+	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// For a Unix socket some would send the socket's path as the authority, which HTTP/2 servers may refuse.
-		grpc.WithAuthority("localhost"),
-		// The sidecar is on this machine: neither a proxy of the environment nor a resolver's settings are meant for it.
+		grpc.WithTransportCredentials(encryption),
+		// The sidecar is on this machine, or named by its address: neither a proxy of the environment nor a resolver's settings are meant for it.
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
@@ -106,6 +107,11 @@ func openChannel(to place, token string, further []grpc.DialOption) (*grpc.Clien
 			grpc.MaxCallSendMsgSize(maxMessageBytes),
 			grpc.MaxCallRecvMsgSize(maxMessageBytes),
 		),
+	}
+	if !hasTLS(to.endpoint) {
+		// For a Unix socket some would send the socket's path as the authority, which HTTP/2 servers may refuse. With TLS the
+		// authority is the name that the sidecar's certificate has to have.
+		options = append(options, grpc.WithAuthority("localhost"))
 	}
 	if !to.isGiven {
 		target = "passthrough:///sidekeeper"
@@ -128,7 +134,7 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity says that the token may travel in the clear: the sidecar is on this machine.
+// RequireTransportSecurity says that the token may travel in the clear: without TLS the sidecar is on this machine.
 func (b bearer) RequireTransportSecurity() bool {
 	return false
 }

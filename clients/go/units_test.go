@@ -14,6 +14,7 @@ func TestEndpoints(t *testing.T) {
 		"http://127.0.0.1:7070/": "dns:///127.0.0.1:7070",
 		"localhost:7070":         "dns:///localhost:7070",
 		"[::1]:7070":             "dns:///[::1]:7070",
+		"https://h.internal:7":   "dns:///h.internal:7",
 		"http://[::1]:7070":      "dns:///[::1]:7070",
 		"unix:///run/s.sock":     "unix:/run/s.sock",
 		"unix:/run/s.sock":       "unix:/run/s.sock",
@@ -23,13 +24,13 @@ func TestEndpoints(t *testing.T) {
 		}
 	}
 	for _, endpoint := range []string{
-		"https://127.0.0.1:7070", "ftp://127.0.0.1:7070", "127.0.0.1", "7070", ":7070", "http://127.0.0.1",
+		"https://127.0.0.1", "ftp://127.0.0.1:7070", "127.0.0.1", "7070", ":7070", "http://127.0.0.1",
 		"http://127.0.0.1:port", "http://127.0.0.1:0", "http://127.0.0.1:70700", "http://127.0.0.1:7070/path",
 		"http://127.0.0.1:7070?a=b", "http://127.0.0.1:7070#a", "http://user@127.0.0.1:7070", "http://:7070", "::1:7070",
 		"unix:", "unix:s.sock", "unix://s.sock", "",
 	} {
 		got, err := endpointTarget(endpoint)
-		allowed := "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
+		allowed := "allowed are HOST:PORT, http://HOST:PORT, https://HOST:PORT, unix:PATH and unix:///PATH"
 		if err == nil || !strings.Contains(err.Error(), "endpoint \""+endpoint) || !strings.HasSuffix(err.Error(), allowed) {
 			t.Errorf("%s: %q, %v", endpoint, got, err)
 		}

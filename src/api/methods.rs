@@ -1,7 +1,8 @@
-//! What each method needs of its caller: the one table of all methods. Pure.
+//! What each method needs of its caller, and what it costs the sidecar: the one table of all methods. Pure.
 
 use crate::config::Role;
 use crate::listen::authorize::Need;
+use crate::listen::calls::Cost;
 
 const NOTHING: Need = Need::Nothing;
 const ATTACH: Need = Need::OneOf(&[Role::Attach]);
@@ -12,47 +13,56 @@ const OPERATE: Need = Need::OneOf(&[Role::Operate]);
 const OPERATE_ALL: Need = Need::OneOfForAll(&[Role::Operate]);
 
 /// The methods by their paths, in the order of the paths.
-const METHODS: &[(&str, Need)] = &[
-    ("/grpc.health.v1.Health/Check", NOTHING),
-    ("/grpc.health.v1.Health/Watch", NOTHING),
-    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", VIEW),
-    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW),
-    ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW),
-    ("/sidekeeper.v1.ElectionService/Campaign", ATTACH),
-    ("/sidekeeper.v1.ElectionService/Observe", ATTACH_OR_VIEW),
-    ("/sidekeeper.v1.ElectionService/Resign", ATTACH),
-    ("/sidekeeper.v1.JobService/CancelExecutions", OPERATE),
-    ("/sidekeeper.v1.JobService/TriggerJob", OPERATE),
-    ("/sidekeeper.v1.LockService/BreakLock", OPERATE),
-    ("/sidekeeper.v1.LockService/GetLock", VIEW),
-    ("/sidekeeper.v1.LockService/Hold", ATTACH),
-    ("/sidekeeper.v1.LockService/ListLocks", VIEW),
-    ("/sidekeeper.v1.LockService/Release", ATTACH),
-    ("/sidekeeper.v1.LockService/RequestRevocation", OPERATE),
-    ("/sidekeeper.v1.LockService/WatchLock", VIEW),
-    ("/sidekeeper.v1.ParticipantService/AcknowledgeAssignment", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/Attach", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/Detach", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/DrainAttachment", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/RenewLease", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/ReportCompletion", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/ReportListener", ATTACH),
-    ("/sidekeeper.v1.ParticipantService/ReportProgress", ATTACH),
-    ("/sidekeeper.v1.SidecarService/Drain", OPERATE_ALL),
-    ("/sidekeeper.v1.StickyLockService/GetStickyLock", VIEW),
-    ("/sidekeeper.v1.StickyLockService/Leave", ATTACH),
-    ("/sidekeeper.v1.StickyLockService/ListStickyLocks", VIEW),
-    ("/sidekeeper.v1.StickyLockService/ResignOwnership", ATTACH),
-    ("/sidekeeper.v1.StickyLockService/Resolve", ATTACH),
-    ("/sidekeeper.v1.StickyLockService/SaveCheckpoint", ATTACH),
-    ("/sidekeeper.v1.StickyLockService/Stand", ATTACH),
-    ("/sidekeeper.v1.StickyLockService/TryRun", ATTACH),
+const METHODS: &[(&str, Need, Cost)] = &[
+    ("/grpc.health.v1.Health/Check", NOTHING, Cost::Small),
+    ("/grpc.health.v1.Health/Watch", NOTHING, Cost::Small),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", VIEW, Cost::Large),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW, Cost::Large),
+    ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW, Cost::Small),
+    ("/sidekeeper.v1.ElectionService/Campaign", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ElectionService/Observe", ATTACH_OR_VIEW, Cost::Small),
+    ("/sidekeeper.v1.ElectionService/Resign", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.JobService/CancelExecutions", OPERATE, Cost::Operation),
+    ("/sidekeeper.v1.JobService/TriggerJob", OPERATE, Cost::Operation),
+    ("/sidekeeper.v1.LockService/BreakLock", OPERATE, Cost::Operation),
+    ("/sidekeeper.v1.LockService/GetLock", VIEW, Cost::Large),
+    ("/sidekeeper.v1.LockService/Hold", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.LockService/ListLocks", VIEW, Cost::Large),
+    ("/sidekeeper.v1.LockService/Release", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.LockService/RequestRevocation", OPERATE, Cost::Operation),
+    ("/sidekeeper.v1.LockService/WatchLock", VIEW, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/AcknowledgeAssignment", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/Attach", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/Detach", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/DrainAttachment", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/RenewLease", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/ReportCompletion", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/ReportListener", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.ParticipantService/ReportProgress", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.SidecarService/Drain", OPERATE_ALL, Cost::Operation),
+    ("/sidekeeper.v1.StickyLockService/GetStickyLock", VIEW, Cost::Large),
+    ("/sidekeeper.v1.StickyLockService/Leave", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.StickyLockService/ListStickyLocks", VIEW, Cost::Large),
+    ("/sidekeeper.v1.StickyLockService/ResignOwnership", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.StickyLockService/Resolve", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.StickyLockService/SaveCheckpoint", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.StickyLockService/Stand", ATTACH, Cost::Small),
+    ("/sidekeeper.v1.StickyLockService/TryRun", ATTACH, Cost::Small),
 ];
 
 /// What the method with this path needs. `None`: there is no such method.
 pub(super) fn need(path: &str) -> Option<Need> {
-    let at = METHODS.binary_search_by_key(&path, |(path, _)| path).ok()?;
-    METHODS.get(at).map(|(_, need)| *need)
+    find(path).map(|(_, need, _)| *need)
+}
+
+/// What a call of the method with this path takes of the sidecar.
+pub(super) fn cost(path: &str) -> Cost {
+    find(path).map_or(Cost::Small, |(_, _, cost)| *cost)
+}
+
+fn find(path: &str) -> Option<&'static (&'static str, Need, Cost)> {
+    let at = METHODS.binary_search_by_key(&path, |(path, ..)| path).ok()?;
+    METHODS.get(at)
 }
 
 #[cfg(test)]
@@ -81,13 +91,13 @@ mod tests {
                 served.extend(service.method.iter().map(|method| path(method.name())));
             }
         }
-        let decided: Vec<_> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let decided: Vec<_> = METHODS.iter().map(|(path, ..)| (*path).to_owned()).collect();
         assert_eq!(decided, served.into_iter().collect::<Vec<_>>());
     }
 
     #[test]
     fn se_4_a_method_has_its_need_and_only_health_needs_nothing() {
-        for (path, told) in METHODS {
+        for (path, told, _) in METHODS {
             assert_eq!(need(path), Some(*told), "{path}");
             assert_eq!(is_open(path), *told == Need::Nothing, "{path}");
         }

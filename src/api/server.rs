@@ -1,17 +1,18 @@
 //! The services of a sidecar behind its listeners, with health and reflection. Shell.
 
+use std::io;
 use std::time::Duration;
 
+use futures::Stream;
 use tokio::sync::watch;
 use tonic::transport::server::Router;
 use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
-use crate::config::Rights;
 use crate::listen::authorize::Authorize;
-use crate::listen::connections::{Connections, Receive};
-use crate::listen::listener::Listener;
+use crate::listen::calls::BoundCalls;
+use crate::listen::connections::{Connection, Receive};
 use crate::listen::token::{RequireToken, Tokens};
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
@@ -36,8 +37,12 @@ use super::sticky_lock::StickyLockCalls;
 
 /// Calls on one connection at once: the most streams that may be attached, and a report for each.
 const STREAMS_MAX: u32 = 20_000;
-/// The largest accepted message. A report of 10000 results fits, and so does a configuration document.
+/// The largest message of an application that takes part in jobs. A report of 10000 results fits, and so does a configuration
+/// document.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The largest message of all others. The data of a lock and a checkpoint have 64 KiB at most, and `CancelExecutions` may name 10000
+/// items.
+const SMALL_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
 /// The services with a health status. The empty name is the sidecar as a whole.
 const SERVICES: [&str; 8] = [
@@ -99,16 +104,20 @@ impl Health {
 /// All services, behind one router.
 pub type Served = Router<
     Stack<
-        Authorize,
-        Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>,
+        BoundCalls,
+        Stack<
+            Authorize,
+            Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>,
+        >,
     >,
 >;
 
 /// The router with all services, and the health status to update. If there are tokens, calls without one are
-/// refused; and so are those whose caller lacks the method's role. A connection that is silent for longer than `silence` is closed.
+/// refused; and so are those whose caller lacks the method's role, or takes more than its part, which is half if `several` users are served. A connection that is silent for longer than `silence` is closed.
 pub fn router(
     services: Services,
     tokens: Tokens,
+    several: bool,
     silence: Duration,
     clock: &Clock,
 ) -> Result<(Served, Health), tonic_reflection::server::Error> {
@@ -124,6 +133,7 @@ pub fn router(
         .layer(Receive)
         .layer(RequireToken::new(tokens))
         .layer(Authorize::new(methods::need))
+        .layer(BoundCalls::new(methods::cost, several, clock))
         .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(silence / 2))
         .http2_keepalive_timeout(Some(silence / 2))
@@ -134,31 +144,35 @@ pub fn router(
             ParticipantServiceServer::new(services.participants).max_decoding_message_size(MESSAGE_BYTES_MAX),
         )
         .add_service(
-            AssignmentServiceServer::new(services.assignments).max_decoding_message_size(MESSAGE_BYTES_MAX),
-        )
-        .add_service(LockServiceServer::new(services.locks).max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(
-            ElectionServiceServer::new(services.elections).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            AssignmentServiceServer::new(services.assignments)
+                .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
         )
         .add_service(
-            StickyLockServiceServer::new(services.sticky_locks).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            LockServiceServer::new(services.locks).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
         )
-        .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(SidecarServiceServer::new(services.sidecars));
+        .add_service(
+            ElectionServiceServer::new(services.elections).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+        )
+        .add_service(
+            StickyLockServiceServer::new(services.sticky_locks)
+                .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+        )
+        .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(
+            SidecarServiceServer::new(services.sidecars).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+        );
     Ok((router, Health { reporter }))
 }
 
-/// Serves on one listener, whose callers have these rights at most, until `stop` is true and the calls in progress have ended.
-pub async fn serve(
+/// Serves these connections until `stop` is true and the calls in progress have ended.
+pub(crate) async fn serve(
     router: Served,
-    listener: Listener,
-    rights: Rights,
-    connections: Connections,
+    connections: impl Stream<Item = io::Result<Connection>>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let stopped = async move {
         // An error means that the sender was dropped. That counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    router.serve_with_incoming_shutdown(connections.of(listener, rights), stopped).await
+    router.serve_with_incoming_shutdown(connections, stopped).await
 }

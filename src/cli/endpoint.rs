@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use nix::unistd::geteuid;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
@@ -18,6 +18,7 @@ use super::run::{PRIVATE_PREFIX, SOCKET_NAME};
 use super::trusted;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE};
 use crate::config::settings;
+use crate::credential_file::{public, secret};
 use crate::runtime_folder;
 
 /// The address of a sidecar without configuration.
@@ -29,38 +30,86 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// soon that a sidecar hangs.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+const HTTP: &str = "http://";
+const HTTPS: &str = "https://";
 /// The forms of an address.
-const ALLOWED: &str = "allowed: `HOST:PORT`, `http://HOST:PORT`, `unix:PATH` and `unix:///PATH`";
+const ALLOWED: &str =
+    "allowed: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH` and `unix:///PATH`";
 
 /// Which sidecar.
 #[derive(Args)]
 pub(super) struct SidecarArgs {
-    /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT` or `unix:PATH`. [default:
+    /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. [default:
     /// a sidecar of this user or root: at `$XDG_RUNTIME_DIR/sidekeeper/api.sock`, at `/run/sidekeeper/api.sock`, at
     /// 127.0.0.1:7070, or that of `sidekeeper run`]
     #[arg(long, env = "SIDEKEEPER_ENDPOINT")]
     endpoint: Option<String>,
+    /// For `https://`: the file with the certificates (PEM) of the authorities of sidecars' certificates.
+    #[arg(long, env = "SIDEKEEPER_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// For `https://`: the file with the certificate to show, and its chain (PEM).
+    #[arg(long, env = "SIDEKEEPER_CERT", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// For `https://`: the file with the key of this certificate (PEM), which other users must not be able to read.
+    #[arg(long, env = "SIDEKEEPER_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
 }
 
 impl SidecarArgs {
     /// The checked address.
     pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
         let text = self.endpoint.as_deref().filter(|text| !text.is_empty());
-        Ok(Sidecar { address: text.map(parse).transpose().map_err(Failure::with(USAGE))? })
+        let address = text.map(parse).transpose().map_err(Failure::with(USAGE))?;
+        let given = |file: &Option<PathBuf>| file.clone().filter(|file| !file.as_os_str().is_empty());
+        let tls = match (address.as_deref(), given(&self.ca), given(&self.cert), given(&self.key)) {
+            (Some(address), Some(ca), Some(cert), Some(key)) if address.starts_with(HTTPS) => {
+                Some(ClientFiles { ca, cert, key })
+            }
+            (Some(address), ..) if address.starts_with(HTTPS) => {
+                let needed =
+                    anyhow!("--endpoint = `{address}`: `https://` needs --ca, --cert and --key beside it");
+                return Err(Failure { code: USAGE, error: needed });
+            }
+            _ => None,
+        };
+        Ok(Sidecar { address, tls })
     }
 }
 
 /// A sidecar's address. `None`: it is to be found.
 pub(super) struct Sidecar {
     address: Option<String>,
+    /// For an address with TLS.
+    tls: Option<ClientFiles>,
+}
+
+/// The files of TLS with a sidecar, in PEM.
+struct ClientFiles {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
 }
 
 impl Sidecar {
     /// Connects to the sidecar.
     pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
         let Some(address) = &self.address else { return find().await };
-        let connected = endpoint(address)?.connect().await;
-        connected.with_context(|| not_there(address))
+        let mut endpoint = endpoint(address)?;
+        if let Some(files) = &self.tls {
+            endpoint = endpoint.tls_config(files.read().await?)?;
+        }
+        endpoint.connect().await.with_context(|| not_there(address))
+    }
+}
+
+impl ClientFiles {
+    async fn read(&self) -> anyhow::Result<ClientTlsConfig> {
+        let ca = public("--ca", &self.ca).await.map_err(anyhow::Error::msg)?;
+        let cert = public("--cert", &self.cert).await.map_err(anyhow::Error::msg)?;
+        let key = secret("--key", &self.key).await.map_err(anyhow::Error::msg)?;
+        Ok(ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(ca))
+            .identity(Identity::from_pem(cert, key)))
     }
 }
 
@@ -169,14 +218,17 @@ fn parse(text: &str) -> anyhow::Result<String> {
         let path = path.strip_prefix("//").unwrap_or(path);
         return if path.starts_with('/') { Ok(format!("unix://{path}")) } else { Err(wrong()) };
     }
-    let authority = text.strip_prefix("http://").unwrap_or(text);
+    let (scheme, authority) = match text.strip_prefix(HTTPS) {
+        Some(authority) => (HTTPS, authority),
+        None => (HTTP, text.strip_prefix(HTTP).unwrap_or(text)),
+    };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let (host, port) = authority.rsplit_once(':').ok_or_else(wrong)?;
     let is_host = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
     if !is_host || port.parse::<u16>().is_err() {
         return Err(wrong());
     }
-    Ok(format!("http://{authority}"))
+    Ok(format!("{scheme}{authority}"))
 }
 
 fn endpoint(address: &str) -> anyhow::Result<Endpoint> {
@@ -200,15 +252,24 @@ mod tests {
             ("http://127.0.0.1:7070/", "http://127.0.0.1:7070"),
             ("localhost:7070", "http://localhost:7070"),
             ("[::1]:7070", "http://[::1]:7070"),
+            ("https://sidecar.internal:7443", "https://sidecar.internal:7443"),
             ("unix:/run/s.sock", "unix:///run/s.sock"),
             ("unix:///run/s.sock", "unix:///run/s.sock"),
         ] {
             assert_eq!(parse(given).unwrap(), address);
             assert!(endpoint(address).is_ok());
         }
-        for bad in
-            ["", "7070", "https://127.0.0.1:7070", "http://", "http://a:b", "unix:s.sock", "a/b:1", "h:99999"]
-        {
+        for bad in [
+            "",
+            "7070",
+            "https://127.0.0.1",
+            "ftp://127.0.0.1:1",
+            "http://",
+            "http://a:b",
+            "unix:s.sock",
+            "a/b:1",
+            "h:99999",
+        ] {
             assert!(parse(bad).unwrap_err().to_string().contains("allowed: `HOST:PORT`"), "{bad:?}");
         }
     }

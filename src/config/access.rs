@@ -2,14 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::names::Names;
 use super::roles::Roles;
 use super::types::{Allowed, Listen, ListenAddress, UnixAddress, Who};
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
 const SOCKET_PATH_LIMIT: usize = 107;
 
-/// Reads the addresses to serve on. Only addresses of this machine are accepted.
+/// Reads the addresses to serve on. Without TLS only this machine can be served.
 pub(super) fn listen(text: &str) -> Result<Listen, String> {
     let (address, options) =
         text.split_once('?').map_or((text, None), |(address, options)| (address, Some(options)));
@@ -21,8 +20,8 @@ pub(super) fn listen(text: &str) -> Result<Listen, String> {
 }
 
 fn listen_address(text: &str) -> Result<ListenAddress, String> {
-    const ALLOWED: &str =
-        "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`";
+    const ALLOWED: &str = "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this \
+         machine with TLS like `https://10.0.0.7:7443`";
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         if !path.starts_with('/') {
@@ -38,7 +37,10 @@ fn listen_address(text: &str) -> Result<ListenAddress, String> {
         }
         return Ok(ListenAddress::Unix(path.into()));
     }
-    let authority = text.strip_prefix("http://").unwrap_or(text);
+    let (authority, is_tls) = match text.strip_prefix("https://") {
+        Some(authority) => (authority, true),
+        None => (text.strip_prefix("http://").unwrap_or(text), false),
+    };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let numeric = match authority.strip_prefix("localhost:") {
         Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
@@ -47,10 +49,11 @@ fn listen_address(text: &str) -> Result<ListenAddress, String> {
     let address: SocketAddr = numeric
         .parse()
         .map_err(|_| format!("it is neither an IP address with a port nor a socket; {ALLOWED}"))?;
+    if is_tls {
+        return Ok(ListenAddress::Tls(address));
+    }
     if !address.ip().is_loopback() {
-        return Err(format!(
-            "an address that other machines can reach needs TLS, which this version does not have; {ALLOWED}"
-        ));
+        return Err(format!("an address that other machines can reach needs TLS; {ALLOWED}"));
     }
     Ok(ListenAddress::Tcp(address))
 }
@@ -59,18 +62,13 @@ fn listen_address(text: &str) -> Result<ListenAddress, String> {
 fn listen_option(listen: &mut Listen, text: &str) -> Result<(), String> {
     const ALLOWED: &str = "allowed after an address: `?role=ROLES`, which are `attach`, `view` or `operate`, joined by `+`, and `?jobs=PATTERNS` of names; after \
                            a socket's path also `?mode=0660` and `?group=NAME`; several are joined by `&`";
-    match (&mut listen.address, text.split_once('=')) {
-        (_, Some(("role", roles))) => {
-            listen.rights.roles =
-                Roles::parse(roles).ok_or_else(|| format!("`{roles}` is no role; {ALLOWED}"))?;
-            Ok(())
-        }
-        (_, Some(("jobs", names))) => {
-            listen.rights.names = Names::parse(names)?;
-            Ok(())
-        }
-        (ListenAddress::Unix(address), Some((name, value))) => socket_right(address, name, value, ALLOWED),
-        (ListenAddress::Tcp(_), _) | (ListenAddress::Unix(_), None) => {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    if listen.rights.set(name, value, ALLOWED)? {
+        return Ok(());
+    }
+    match &mut listen.address {
+        ListenAddress::Unix(address) => socket_right(address, name, value, ALLOWED),
+        ListenAddress::Tcp(_) | ListenAddress::Tls(_) => {
             Err(format!("`{text}` is no option of this address; {ALLOWED}"))
         }
     }
@@ -94,7 +92,7 @@ fn socket_right(address: &mut UnixAddress, name: &str, value: &str, allowed: &st
             address.mode = mode;
         }
         "group" if !value.is_empty() => address.group = Some(value.to_owned()),
-        _ => return Err(format!("`{name}={value}` is no option of this address; {allowed}")),
+        _ => return Err(format!("`{name}={value}` is no option of a socket; {allowed}")),
     }
     Ok(())
 }
@@ -125,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_can_be_served() {
+    fn without_tls_only_this_machine_can_be_served() {
         for good in ["127.0.0.1:7070", "127.8.9.10:0", "[::1]:7070"] {
             assert_eq!(listen(good), Ok(ListenAddress::Tcp(good.parse().unwrap()).into()));
         }
@@ -137,7 +135,7 @@ mod tests {
         }
         let rights = |text: &str| match listen(text)?.address {
             ListenAddress::Unix(address) => Ok((address.mode, address.group)),
-            ListenAddress::Tcp(_) => Err("no socket".to_owned()),
+            ListenAddress::Tcp(_) | ListenAddress::Tls(_) => Err("no socket".to_owned()),
         };
         assert_eq!(rights("unix:/s"), Ok((0o600, None)));
         assert_eq!(rights("unix:///s?mode=0660&group=jobs"), Ok((0o660, Some("jobs".to_owned()))));
@@ -154,15 +152,25 @@ mod tests {
         for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
         {
             let error = listen(remote).unwrap_err();
-            assert!(error.contains("needs TLS, which this version does not have"), "{error}");
+            assert!(error.contains("needs TLS"), "{error}");
         }
+        for (good, address) in [
+            ("https://10.0.0.1:7443", "10.0.0.1:7443"),
+            ("https://[::]:7443/", "[::]:7443"),
+            ("https://localhost:0", "127.0.0.1:0"),
+        ] {
+            assert_eq!(listen(good), Ok(ListenAddress::Tls(address.parse().unwrap()).into()));
+        }
+        assert_eq!(listen("https://10.0.0.1:7443?role=view").unwrap().rights.roles.to_string(), "view");
         let long = format!("unix:/{}", "x".repeat(107));
         for bad in [
             "",
             "7070",
             "localhost",
             "example.org:7070",
-            "https://127.0.0.1:7070",
+            "https://127.0.0.1",
+            "https://example.org:7443",
+            "https://10.0.0.1:7443?mode=0660",
             "127.0.0.1",
             "127.0.0.1:70700",
             "unix:s",

@@ -5,6 +5,7 @@
 //! are checked, and all errors are reported at once. Nothing is bound, opened or created here.
 
 mod access;
+mod certificates;
 mod names;
 mod rights;
 mod roles;
@@ -23,13 +24,14 @@ use std::time::Duration;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
+pub use self::certificates::AllowedCertificate;
 pub use self::names::Names;
 pub use self::rights::Rights;
 pub use self::roles::{Role, Roles};
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
-pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, UnixAddress, Who};
+pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, ServerFiles, UnixAddress, Who};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 use crate::registry::zookeeper::{Acl, CredentialFiles};
@@ -42,9 +44,13 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:7070";
 /// The checked settings of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`, and a socket in the user's runtime folder. Only
-    /// this machine can reach them, because nothing is encrypted.
+    /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`, and a socket in the user's runtime folder. Other
+    /// machines can reach those with TLS only.
     pub listen: Vec<Listen>,
+    /// The files of TLS. Set if an address has TLS.
+    pub tls: Option<ServerFiles>,
+    /// The certificates whose callers are served. Default: none.
+    pub tls_allow: Vec<AllowedCertificate>,
     /// The users that are served. Default: the sidecar's own, and root.
     pub allow: Vec<Allowed>,
     /// The jobs, locks and elections that callers may use. Default: all.
@@ -213,6 +219,8 @@ impl Reader<'_> {
         {
             listen.iter_mut().for_each(|listen| listen.optional = true);
         }
+        let tls = self.server_files();
+        let tls_allow = self.list(&settings::TLS_ALLOW, AllowedCertificate::parse);
         let allow = self.list(&settings::ALLOW, access::allow);
         let jobs_allowed =
             self.list(&settings::JOBS_ALLOWED, Names::parse).map(|several| Names::any_of(&several));
@@ -242,6 +250,9 @@ impl Reader<'_> {
         let otlp_endpoint = self.optional(&settings::OTLP_ENDPOINT, value::otlp_endpoint);
         let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
         let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
+        if let Ok(listen) = &listen {
+            self.check_tls(listen);
+        }
         self.check_one_registry();
         self.check_one_of(&settings::TOKEN, &settings::TOKEN_FILE);
         self.check_one_of(&settings::DIGEST, &settings::DIGEST_FILE);
@@ -253,6 +264,8 @@ impl Reader<'_> {
         }
         Ok(Config {
             listen: listen?,
+            tls: tls?,
+            tls_allow: tls_allow?,
             allow: allow?,
             jobs_allowed: jobs_allowed?,
             token: token?,
@@ -306,7 +319,7 @@ impl Reader<'_> {
                 }),
             }
         }
-        if given.texts.is_empty() && setting.list {
+        if given.texts.is_empty() && setting.list && given.origin != Origin::Default {
             let reason = "it is empty; allowed: at least one value".to_owned();
             self.problems.push(Problem { what: given.origin.name(setting), given: None, reason });
         }
@@ -374,6 +387,38 @@ impl Reader<'_> {
     fn check_one_of(&mut self, one: &'static Setting, file: &'static Setting) {
         if let (Some(one), Some(what)) = (self.origin_of(one), self.origin_of(file)) {
             let reason = format!("{one} is set, too; allowed: one of the two");
+            self.problems.push(Problem { what, given: None, reason });
+        }
+    }
+
+    fn server_files(&mut self) -> Result<Option<ServerFiles>, Reported> {
+        let cert = self.optional(&settings::TLS_CERT, value::file);
+        let key = self.optional(&settings::TLS_KEY, value::file);
+        let client_ca = self.optional(&settings::TLS_CLIENT_CA, value::file);
+        Ok(match (cert?, key?, client_ca?) {
+            (Some(cert), Some(key), Some(client_ca)) => Some(ServerFiles { cert, key, client_ca }),
+            _ => None,
+        })
+    }
+
+    /// An address with TLS needs all settings of TLS. Without such an address they would have no effect.
+    fn check_tls(&mut self, listen: &[Listen]) {
+        let has_tls = listen.iter().any(|listen| matches!(listen.address, ListenAddress::Tls(_)));
+        for setting in
+            [&settings::TLS_CERT, &settings::TLS_KEY, &settings::TLS_CLIENT_CA, &settings::TLS_ALLOW]
+        {
+            let (what, reason) = match (has_tls, self.origin_of(setting)) {
+                (true, None) => (
+                    self.origin_of(&settings::LISTEN).unwrap_or_default(),
+                    format!("an address with `https://` needs `{}` beside it", setting.key),
+                ),
+                (false, Some(what)) => (
+                    what,
+                    "it is for addresses with TLS, and `listen` has none; allowed: one like `https://10.0.0.7:7443`"
+                        .to_owned(),
+                ),
+                (true, Some(_)) | (false, None) => continue,
+            };
             self.problems.push(Problem { what, given: None, reason });
         }
     }

@@ -18,6 +18,18 @@ impl Rights {
     /// May do nothing.
     pub const NONE: Self = Self { roles: Roles::NONE, names: Names::ALL };
 
+    /// Takes the value of `role` or `jobs`. `false`: the name is of something else. The error names the mistake; `allowed` ends it.
+    pub(super) fn set(&mut self, name: &str, value: &str, allowed: &str) -> Result<bool, String> {
+        match name {
+            "role" => {
+                self.roles = Roles::parse(value).ok_or_else(|| format!("`{value}` is no role; {allowed}"))?;
+            }
+            "jobs" => self.names = Names::parse(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// The rights that both have.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {

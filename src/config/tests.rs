@@ -66,6 +66,8 @@ fn without_any_source_the_defaults_hold() {
                     optional: true,
                 },
             ],
+            tls: None,
+            tls_allow: [],
             allow: [
                 Allowed {
                     who: SameUser,
@@ -166,9 +168,9 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
-              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
-              --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
+              namspace in FILE: there is no such setting; allowed: listen, tls_cert, tls_key, tls_client_ca, tls_allow, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
+              --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
               --digest = `***`: allowed: a user, a colon and a password
               SIDEKEEPER_SESSION_TIMEOUT = `900ms`: out of range; allowed: 1s to 10m
@@ -253,6 +255,10 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     let shown = loaded.to_toml();
     expect![[r#"
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
+        # tls_cert is not set: no address has TLS
+        # tls_key is not set: no address has TLS
+        # tls_client_ca is not set: no address has TLS
+        # tls_allow is not set: no address has TLS
         allow = ["same-user"] # default
         jobs_allowed = ["*"] # default
         # token is not set: callers need none
@@ -310,6 +316,27 @@ fn the_default_address_can_be_replaced_but_does_not_override() {
     let loaded = load(&sources).unwrap();
     assert_eq!(loaded.config.listen, [ListenAddress::Tcp("127.0.0.1:0".parse().unwrap()).into()]);
     assert!(!loaded.listens_by_default());
+}
+
+#[test]
+fn an_address_with_tls_needs_its_settings_and_they_need_such_an_address() {
+    let refused = |flags: &[(&'static str, &str)]| {
+        let problems = load_from(&Case { flags, environment: &[], file: None }).0.unwrap_err().problems;
+        problems
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.what, problem.reason))
+            .collect::<Vec<_>>()
+    };
+    let needed = |key: &str| format!("--listen: an address with `https://` needs `{key}` beside it");
+    let address = ("listen", "https://10.0.0.7:7443");
+    assert_eq!(refused(&[address, ("tls_cert", "c")]), ["tls_key", "tls_client_ca", "tls_allow"].map(needed));
+    let of_no_use = refused(&[("tls_allow", "a.b")]);
+    assert!(of_no_use[0].starts_with("--tls-allow: it is for addresses with TLS"), "{of_no_use:?}");
+    let all = [address, ("tls_cert", "c"), ("tls_key", "k"), ("tls_client_ca", "a"), ("tls_allow", "x.y")];
+    let config = load_from(&Case { flags: &all, environment: &[], file: None }).0.unwrap().config;
+    assert_eq!(config.listen, [ListenAddress::Tls("10.0.0.7:7443".parse().unwrap()).into()]);
+    let files = ServerFiles { cert: "c".into(), key: "k".into(), client_ca: "a".into() };
+    assert_eq!((config.tls, config.tls_allow.len()), (Some(files), 1));
 }
 
 #[test]

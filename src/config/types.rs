@@ -38,6 +38,8 @@ impl From<ListenAddress> for Listen {
 pub enum ListenAddress {
     /// A loopback address. Port 0: any free one.
     Tcp(SocketAddr),
+    /// An address with TLS, which other machines may reach. Port 0: any free one.
+    Tls(SocketAddr),
     /// A Unix socket.
     Unix(UnixAddress),
 }
@@ -68,9 +70,21 @@ impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
+            Self::Tls(address) => write!(f, "https://{address}"),
             Self::Unix(address) => write!(f, "unix:{}", address.path.display()),
         }
     }
+}
+
+/// The files of TLS with callers, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The sidecar's certificate with its chain.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities of callers' certificates.
+    pub client_ca: PathBuf,
 }
 
 /// Callers that a sidecar serves, and what they may do.

@@ -94,7 +94,7 @@ fn decide(path: &str, need: Option<Need>, caller: &Caller) -> Option<Status> {
                 Reason::NameNotAllowed,
                 format!(
                     "{caller} may not call {method}, which concerns all jobs and locks, while `jobs=` of its \
-                     address (`listen`) or of its token (`token_file`) leaves it some names only"
+                     address (`listen`), its certificate (`tls_allow`) or its token (`token_file`) leaves it some names only"
                 ),
             )
         });
@@ -104,7 +104,8 @@ fn decide(path: &str, need: Option<Need>, caller: &Caller) -> Option<Status> {
         Reason::RoleMissing,
         format!(
             "{caller} may not call {method}, which needs the role `{needed}`; its roles here: {}. Each of these settings of \
-             the sidecar limits them: `allow` for the user, `role=` of `listen` for the address, `token_file` for the token",
+             the sidecar limits them: `allow` for the user, `tls_allow` for the certificate, `role=` of `listen` for the address, \
+             `token_file` for the token",
             caller.roles()
         ),
     ))
@@ -114,12 +115,13 @@ fn decide(path: &str, need: Option<Need>, caller: &Caller) -> Option<Status> {
 mod tests {
     use tonic::Code;
 
+    use super::super::caller::CallerName;
     use super::*;
     use crate::config::{Names, Rights, Roles};
 
     #[test]
     fn a_call_needs_one_of_the_roles_of_its_method() {
-        let caller = |roles: &str| Caller::new(Some(7), Roles::parse(roles).unwrap().into());
+        let caller = |roles: &str| Caller::new(CallerName::User(7), Roles::parse(roles).unwrap().into());
         let need = Some(Need::OneOf(&[Role::Attach, Role::View]));
         for roles in ["attach", "view", "operate"] {
             assert!(decide("/a.B/C", need, &caller(roles)).is_none(), "{roles}");
@@ -136,7 +138,8 @@ mod tests {
         let need = Some(Need::OneOfForAll(&[Role::Operate]));
         let caller = |names: &str| {
             let names = Names::parse(names).unwrap();
-            Caller::new(Some(7), Rights { roles: Roles::ALL, names }).within(&Names::parse("b*").unwrap())
+            Caller::new(CallerName::User(7), Rights { roles: Roles::ALL, names })
+                .within(&Names::parse("b*").unwrap())
         };
         assert!(decide("/a.B/C", need, &caller("*")).is_none(), "no caller may use more");
         assert!(caller("*").may_use("bill") && !caller("*").may_use("all"));
@@ -148,7 +151,7 @@ mod tests {
 
     #[test]
     fn se_4_a_method_without_a_decision_is_closed_and_so_is_a_request_without_a_caller() {
-        let operator = Caller::new(Some(0), Rights::ALL);
+        let operator = Caller::new(CallerName::User(0), Rights::ALL);
         assert_eq!(decide("/a.B/New", None, &operator).unwrap().code(), Code::Unimplemented);
         let nobody = Caller::of(&tonic::codegen::http::Extensions::new());
         for role in [Role::Attach, Role::View, Role::Operate] {

@@ -10,11 +10,21 @@ use tonic::codegen::http::Extensions;
 
 use crate::config::{Names, Rights, Role, Roles};
 
+/// Who opened the connection.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CallerName {
+    /// It is not known.
+    Unknown,
+    /// The user with this number.
+    User(u32),
+    /// The owner of a certificate with this name, which `tls_allow` has.
+    Certificate(Arc<str>),
+}
+
 /// A caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// The number of its user. `None`: it is not known.
-    uid: Option<u32>,
+    name: CallerName,
     /// The name of its token. `None`: there is none, or it has no name.
     token: Option<Arc<str>>,
     rights: Rights,
@@ -23,9 +33,14 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// A caller of this user, on a connection with these rights.
-    pub(super) fn new(uid: Option<u32>, rights: Rights) -> Self {
-        Self { uid, token: None, rights, allowed: Names::ALL }
+    /// A caller with these rights.
+    pub(super) fn new(name: CallerName, rights: Rights) -> Self {
+        Self { name, token: None, rights, allowed: Names::ALL }
+    }
+
+    /// The same caller with no more than these rights.
+    pub(super) fn limited_to(self, rights: &Rights) -> Self {
+        Self { rights: self.rights.and(rights), ..self }
     }
 
     /// The same caller of a sidecar that allows these names to any caller.
@@ -35,12 +50,17 @@ impl Caller {
 
     /// The caller of a request. Without one, a caller that may do nothing.
     pub(crate) fn of(extensions: &Extensions) -> Self {
-        extensions.get().cloned().unwrap_or(Self::new(None, Rights::NONE))
+        extensions.get().cloned().unwrap_or(Self::new(CallerName::Unknown, Rights::NONE))
     }
 
     /// The same caller with a token of this name, and no more than its rights.
     pub(super) fn with_token(self, name: Option<Arc<str>>, rights: &Rights) -> Self {
-        Self { token: name, rights: self.rights.and(rights), ..self }
+        Self { token: name, ..self.limited_to(rights) }
+    }
+
+    /// Who it is, whatever its connection and its token.
+    pub(super) fn name(&self) -> &CallerName {
+        &self.name
     }
 
     /// Whether it has this role.
@@ -66,9 +86,10 @@ impl Caller {
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.uid {
-            Some(uid) => write!(f, "uid {uid}")?,
-            None => f.write_str("an unknown user")?,
+        match &self.name {
+            CallerName::Unknown => f.write_str("an unknown user")?,
+            CallerName::User(uid) => write!(f, "uid {uid}")?,
+            CallerName::Certificate(name) => write!(f, "the certificate of `{name}`")?,
         }
         match &self.token {
             Some(name) => write!(f, " with token `{name}`"),

@@ -1,6 +1,6 @@
 //! The bounds of connections: their number, and the time that a silent one stays open. All listeners of a
-//! sidecar share one bound ([`Connections`]), so that connections cannot take all its descriptors. A refused
-//! connection is closed at once; the log has a line about that a few times a minute.
+//! sidecar share one bound ([`Connections`]), so that connections cannot take all its descriptors. If several users are served,
+//! each has half of it at most. A refused connection is closed at once; the log has a line about that a few times a minute.
 //!
 //! Beyond the bound a few more connections are accepted for ten seconds each, for health checks only. So a
 //! probe sees that the process lives, and an application gets the reason of the refusal. The same holds for connections
@@ -20,7 +20,6 @@ use futures::stream::{Stream, unfold};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::codegen::http::{Request, Response};
@@ -28,12 +27,13 @@ use tonic::transport::server::Connected;
 use tower::{Layer, Service};
 use tracing::{debug, warn};
 
-use super::admission::{Admission, Decision};
-use super::caller::Caller;
+use super::admission::{Admission, Decision, Origin};
+use super::caller::{Caller, CallerName};
+use super::lanes::{Given, Lanes};
 use super::limited_log::LimitedLog;
-use super::listener::{Listener, Socket};
-use super::peer::Known;
+use super::listener::{Incoming, Listener, Socket};
 use super::refusal::refusal;
+use super::share::{Bound, Taken};
 use super::token::is_open;
 use crate::config::{Names, Rights};
 use crate::reason::Reason;
@@ -77,8 +77,10 @@ pub struct Connections {
     allowed: Names,
     limits: Limits,
     clock: Clock,
-    free: Arc<Semaphore>,
-    free_for_health: Arc<Semaphore>,
+    bound: Bound,
+    for_health: Bound,
+    /// Where those of others than its own user are served. `None`: with all others.
+    lanes: Option<Arc<Lanes>>,
     log: LimitedLog<Refusal>,
 }
 
@@ -89,6 +91,8 @@ enum Refusal {
     Stranger(Option<u32>),
     /// It is not known which user it is of, but may be at the next attempt.
     Unknown,
+    /// Its TLS handshake fails.
+    Broken,
     /// The bound is reached. The connection is for health checks only.
     HealthOnly,
     /// The bound for health checks is reached, too.
@@ -105,18 +109,19 @@ fn log_left_out(refusal: Option<&Refusal>, left_out: u64) {
 
 impl Connections {
     /// The bound for one sidecar, which serves these callers, and allows them these names.
-    pub fn new(admission: Admission, allowed: Names, clock: &Clock) -> Self {
-        Self { allowed, ..Self::within(Limits::OURS, admission, clock) }
+    pub fn new(admission: Admission, allowed: Names, lanes: Arc<Lanes>, clock: &Clock) -> Self {
+        Self { allowed, lanes: Some(lanes), ..Self::within(Limits::OURS, admission, clock) }
     }
 
     pub(super) fn within(limits: Limits, admission: Admission, clock: &Clock) -> Self {
         Self {
-            admission: Arc::new(admission),
             allowed: Names::ALL,
             limits,
             clock: clock.clone(),
-            free: Arc::new(Semaphore::new(limits.connections)),
-            free_for_health: Arc::new(Semaphore::new(limits.for_health)),
+            bound: Bound::new(limits.connections, admission.serves_several()),
+            for_health: Bound::new(limits.for_health, false),
+            lanes: None,
+            admission: Arc::new(admission),
             log: LimitedLog::new(clock, log_left_out),
         }
     }
@@ -132,17 +137,16 @@ impl Connections {
     }
 
     /// Accepts a connection with these rights at most, or logs why not.
-    fn take(&self, socket: Box<dyn Socket>, peer: &Known, rights: &Rights) -> Option<Connection> {
+    fn take(&self, socket: Box<dyn Socket>, origin: &Origin, rights: &Rights) -> Option<Connection> {
         let Limits { connections, for_health, first_request } = self.limits;
-        let uid = peer.as_ref().ok().map(|peer| peer.uid);
-        let mut caller = Caller::new(uid, Rights::NONE);
-        let stranger = match self.admission.decide(peer) {
-            Decision::Admit(of_user) => {
-                caller = Caller::new(uid, Rights::from(of_user).and(rights)).within(&self.allowed);
+        let mut caller = Caller::new(CallerName::Unknown, Rights::NONE);
+        let stranger = match self.admission.decide(origin) {
+            Decision::Admit(admitted) => {
+                caller = admitted.limited_to(rights).within(&self.allowed);
                 None
             }
             Decision::Refuse(why) => {
-                if self.log.admits(&Refusal::Stranger(uid)) {
+                if self.log.admits(&Refusal::Stranger(origin.uid())) {
                     warn!("a connection is for health checks only: {why}");
                 }
                 Some(HealthOnly::Stranger(why.into()))
@@ -154,15 +158,15 @@ impl Connections {
                 return None;
             }
         };
-        let permit = match &stranger {
+        let taken = match &stranger {
             Some(_) => None,
-            None => Arc::clone(&self.free).try_acquire_owned().ok(),
+            None => self.bound.take(caller.name(), 1),
         };
-        let (permit, health_only) = match permit {
-            Some(permit) => (permit, None),
-            None => match Arc::clone(&self.free_for_health).try_acquire_owned() {
-                Ok(permit) => (permit, Some(stranger.unwrap_or(HealthOnly::Full))),
-                Err(_) => {
+        let (taken, health_only) = match taken {
+            Some(taken) => (taken, None),
+            None => match self.for_health.take(caller.name(), 1) {
+                Some(taken) => (taken, Some(stranger.unwrap_or(HealthOnly::Full(self.bound.each())))),
+                None => {
                     if self.log.admits(&Refusal::Full) {
                         warn!(
                             connections,
@@ -175,9 +179,11 @@ impl Connections {
                 }
             },
         };
-        if matches!(health_only, Some(HealthOnly::Full)) && self.log.admits(&Refusal::HealthOnly) {
+        if matches!(health_only, Some(HealthOnly::Full(_))) && self.log.admits(&Refusal::HealthOnly) {
             warn!(
                 connections,
+                for_each_caller = self.bound.each(),
+                %caller,
                 "a connection is for health checks only: the limit of connections is reached; let each application \
                  share one among its jobs, or find the program that leaves them open"
             );
@@ -186,7 +192,23 @@ impl Connections {
         last_received.record();
         let info = ConnectionInfo { caller, health_only, has_requested: Arc::default(), last_received };
         let deadline = Some(Box::pin(sleep(first_request)));
-        Some(Connection { socket, info, deadline, _permit: permit })
+        let is_own = self.admission.is_own(origin);
+        Some(Connection { socket, info, is_own, deadline, _taken: taken })
+    }
+
+    /// Gives a connection of another user to its lane. Returns it if there is none for it.
+    fn give(&self, connection: Connection) -> Option<Connection> {
+        let Some(lanes) = self.lanes.as_ref().filter(|_| !connection.is_own) else { return Some(connection) };
+        match lanes.give(connection) {
+            Given::Taken => None,
+            Given::Back(connection) => Some(*connection),
+            Given::Closed => {
+                if self.log.admits(&Refusal::Full) {
+                    warn!("a connection is closed at once: too many of its caller wait to be served");
+                }
+                None
+            }
+        }
     }
 }
 
@@ -207,10 +229,20 @@ impl Accept {
                 self.spare = File::open("/dev/null").ok();
             }
             match self.listener.accept().await {
-                Ok((socket, peer)) => {
+                Ok(incoming) => {
                     self.pause = PAUSE_MIN;
-                    if let Some(connection) = self.connections.take(socket, &peer, &self.rights) {
-                        return connection;
+                    match incoming {
+                        Incoming::Opened(socket, origin) => {
+                            let taken = self.connections.take(socket, &origin, &self.rights);
+                            if let Some(connection) = taken.and_then(|taken| self.connections.give(taken)) {
+                                return connection;
+                            }
+                        }
+                        Incoming::Broken(why) => {
+                            if self.connections.log.admits(&Refusal::Broken) {
+                                warn!("a connection is closed at once: {why}");
+                            }
+                        }
                     }
                 }
                 Err(error) if is_of_the_connection(&error) => debug!(%error, "a connection broke at once"),
@@ -249,8 +281,7 @@ impl Accept {
             return;
         }
         for _ in 0..CLOSED_AT_ONCE_MAX {
-            // The connection is dropped, and so closed, at once.
-            let Some(Ok(_)) = self.listener.accept().now_or_never() else { return };
+            let Some(Ok(())) = self.listener.close_next().now_or_never() else { return };
         }
     }
 }
@@ -271,16 +302,18 @@ fn is_of_the_connection(error: &io::Error) -> bool {
 pub(crate) struct Connection {
     socket: Box<dyn Socket>,
     info: ConnectionInfo,
+    /// Whether it is of the sidecar's own user or of root.
+    is_own: bool,
     /// When the connection is closed without a request. `None`: it has brought one.
     deadline: Option<Pin<Box<Sleep>>>,
-    _permit: OwnedSemaphorePermit,
+    _taken: Taken,
 }
 
 /// Why a connection is for health checks only.
 #[derive(Debug, Clone)]
 enum HealthOnly {
-    /// There are too many connections.
-    Full,
+    /// There are too many connections: of all callers, or of this one, which may have so many.
+    Full(usize),
     /// The sidecar does not serve its user, with the reason.
     Stranger(Arc<str>),
 }
@@ -289,12 +322,11 @@ impl HealthOnly {
     /// The status of all other calls.
     fn refusal(&self) -> Status {
         match self {
-            Self::Full => refusal(
+            Self::Full(each) => refusal(
                 Reason::TooMany,
                 format!(
-                    "this sidecar has {} connections, and takes no more; close some (one serves all jobs of a process), \
-                     and connect again",
-                    Limits::OURS.connections
+                    "this sidecar has as many connections as it takes, of all callers, or of this one, which may have {each}; close \
+                     some (one serves all jobs of a process), and connect again"
                 ),
             ),
             Self::Stranger(why) => refusal(Reason::PeerRefused, why.to_string()),
@@ -342,6 +374,10 @@ impl Connected for Connection {
 }
 
 impl Connection {
+    pub(super) fn caller(&self) -> &Caller {
+        &self.info.caller
+    }
+
     /// Fails when the connection's time is over.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(deadline) = &mut self.deadline else { return Ok(()) };
@@ -572,7 +608,9 @@ mod tests {
         let incoming = futures::stream::once(async move {
             let (stream, _) = listener.accept().await?;
             Ok::<_, io::Error>(
-                of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped), &Rights::ALL).unwrap(),
+                of_nobody
+                    .take(Box::new(stream), &Origin::User(Err(Unknown::NotMapped)), &Rights::ALL)
+                    .unwrap(),
             )
         });
         let (_, service) = tonic_health::server::health_reporter();
@@ -582,7 +620,7 @@ mod tests {
         let channel = connect(&address).await;
         health(&channel).await.unwrap();
         assert_eq!(other(&channel).await, Code::Unauthenticated);
-        assert_eq!(connections.free.available_permits(), 1);
-        assert_eq!(connections.free_for_health.available_permits(), 0);
+        assert!(connections.bound.take(&CallerName::Unknown, 1).is_some());
+        assert!(connections.for_health.take(&CallerName::Unknown, 1).is_none());
     }
 }

@@ -1,21 +1,15 @@
-//! The file of tokens: read at the start, and again each second, so that a change counts without a restart. Shell.
-//!
-//! A file that becomes wrong changes nothing: the tokens that were read before stay in force, and the log says so.
+//! The file of tokens: read at the start, and then again and again ([`super::reread`]). Shell.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::{info, warn};
 
+use super::reread;
 use super::token::Tokens;
 use super::token_set::TokenSet;
-use crate::coordination::time::Wakeup;
+use crate::credential_file;
 use crate::runner::clock::Clock;
-use crate::secret_file;
 
-/// How long the sidecar may go on with tokens that are no longer in the file.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// A file with the most tokens is smaller.
 const BYTES_MAX: u64 = 1024 * 1024;
 
@@ -47,33 +41,12 @@ impl TokenFile {
 
     /// Reads the file again and again. Never ends.
     pub async fn keep(self, clock: Clock) {
-        let mut known_fault = None;
-        loop {
-            let mono = Some(clock.now().mono.saturating_add(INTERVAL));
-            clock.sleep_until(Wakeup { wall: None, mono }).await;
-            let path = self.path.display();
-            match read(&self.path).await {
-                Ok(set) => {
-                    known_fault = None;
-                    let changed = self.current.send_if_modified(|current| {
-                        let differs = current.as_ref() != Some(&set);
-                        *current = Some(set);
-                        differs
-                    });
-                    if changed {
-                        info!(%path, "the tokens have changed");
-                    }
-                }
-                Err(reason) if known_fault.as_ref() == Some(&reason) => {}
-                Err(reason) => {
-                    warn!(%path, reason, "the tokens cannot be read again: those that were read before stay in force");
-                    known_fault = Some(reason);
-                }
-            }
-        }
+        let Self { path, current } = self;
+        let read = || async { read(&path).await.map(Some) };
+        reread::keep(current, read, ("the tokens", path.display()), clock).await;
     }
 }
 
 async fn read(path: &Path) -> Result<TokenSet, String> {
-    TokenSet::parse(&secret_file::read(path, BYTES_MAX).await?)
+    TokenSet::parse(&credential_file::read_secret(path, BYTES_MAX).await?)
 }

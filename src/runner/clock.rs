@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::coordination::time::{Now, Wakeup};
@@ -74,6 +75,8 @@ pub struct Clock {
 struct AlarmHandle {
     shared: Arc<Shared>,
     boottime: Option<Boottime>,
+    /// Where tasks run, whichever thread starts them. `None`: where they are started.
+    runtime: Option<Handle>,
 }
 
 struct Shared {
@@ -169,7 +172,7 @@ impl AlarmHandle {
             tracing::error!(%error, "cannot start the alarm thread; nothing will fire");
         }
         let boottime = boottime_clock().map(|clock| Boottime { clock, start: shared.start });
-        Self { shared, boottime }
+        Self { shared, boottime, runtime: Handle::try_current().ok() }
     }
 }
 
@@ -198,8 +201,13 @@ impl Machine for AlarmHandle {
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        #[expect(clippy::disallowed_methods, reason = "the one place where the runner starts tasks")]
-        tokio::spawn(task);
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(task)),
+            None => {
+                #[expect(clippy::disallowed_methods, reason = "the one place where the runner starts tasks")]
+                tokio::spawn(task);
+            }
+        }
     }
 
     fn boottime(&self) -> Option<&Boottime> {

@@ -31,6 +31,9 @@ use crate::config::{Config, LogFormat};
 /// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A client can make the HTTP/2 library warn as often as it likes. A filter that names `h2` counts instead.
+const QUIET: &str = "h2=error";
+
 /// Whether traces are exported in this process.
 static TRACING: AtomicBool = AtomicBool::new(false);
 
@@ -62,7 +65,7 @@ pub struct Telemetry {
 impl Telemetry {
     /// Sets up the process's logs and traces. The exporter needs a tokio runtime around this call.
     pub fn start(config: &Config) -> Result<Self, TelemetryError> {
-        let filter = EnvFilter::builder().parse(&config.log_level)?;
+        let filter = EnvFilter::builder().parse(format!("{QUIET},{}", config.log_level))?;
         TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
         let provider = match &config.otlp_endpoint {
             Some(endpoint) => Some(provider(config, endpoint)?),

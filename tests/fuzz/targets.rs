@@ -23,6 +23,7 @@ use sidekeeper::extension::{
 };
 use sidekeeper::job::{InstanceId, InstanceName, JobName};
 use sidekeeper::listen::token_set::TokenSet;
+use sidekeeper::pem;
 use sidekeeper::proto;
 use sidekeeper::quartz::{self, Expression};
 use sidekeeper::registry::zookeeper::{self, Acl, CredentialFiles, ZooKeeper};
@@ -44,6 +45,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("job_nodes", job_nodes),
     ("names_and_paths", names_and_paths),
     ("own_records", own_records),
+    ("pem_file", pem_file),
     ("properties", read_properties),
     ("state_file", state_file),
     ("task_id", read_task_id),
@@ -174,6 +176,16 @@ fn read_properties(data: &[u8]) {
     let _ = properties::check(key, value);
     let _ = properties::check(&format!("sidekeeper.{key}"), value);
     let _ = redaction::is_secret_key(key);
+}
+
+/// A file of TLS, and the names in its certificates.
+fn pem_file(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for certificate in pem::certificates("file", &text).unwrap_or_default() {
+        let _ = pem::names(&certificate);
+    }
+    let _ = pem::authorities("file", &text);
+    let _ = pem::key("file", &text);
 }
 
 fn state_file(data: &[u8]) {

@@ -21,6 +21,8 @@ pub(crate) fn config(socket: &Path) -> Config {
         listen: vec![ListenAddress::Unix(socket.into()).into()],
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
+        tls: None,
+        tls_allow: Vec::new(),
         allow: vec![Allowed::SAME_USER],
         jobs_allowed: Names::ALL,
         token: None,

@@ -20,6 +20,7 @@ from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
 from sidekeeper.presence import Presence
+from sidekeeper.tls import check_settings
 from sidekeeper.worker import LEAVE_GRACE, Worker
 
 if TYPE_CHECKING:
@@ -42,14 +43,16 @@ class Application(CallbackRegistry):
 
     Args:
         endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``, also without
-            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else a sidecar of this
-            user or of root, at ``$XDG_RUNTIME_DIR/sidekeeper/api.sock``, ``/run/sidekeeper/api.sock`` or
-            ``127.0.0.1:7070``.
+            ``http://`` or ``//``. For ``https://HOST:PORT`` the environment has to name three files: ``SIDEKEEPER_CA``,
+            ``SIDEKEEPER_CERT``, ``SIDEKEEPER_KEY``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else a
+            sidecar of this user or of root, at ``$XDG_RUNTIME_DIR/sidekeeper/api.sock``,
+            ``/run/sidekeeper/api.sock`` or ``127.0.0.1:7070``.
         token: The sidecar's token. Default: the environment variable ``SIDEKEEPER_TOKEN``, else nothing.
         drain_timeout: How long running handlers may continue after the application is stopped, in seconds.
 
     Raises:
-        ValueError: The endpoint or the token cannot be read, or the timeout is negative.
+        ValueError: The endpoint or the token cannot be read, the endpoint needs files that the environment does not
+            name, or the timeout is negative.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Application(CallbackRegistry):
         self._given = given_endpoint(endpoint)
         self.endpoint = self._given or DEFAULT_ENDPOINT
         endpoint_target(self.endpoint)  # complains now rather than when it runs
+        check_settings(self.endpoint)
         self._token = resolve_token(token)
         if drain_timeout < 0:
             raise ValueError(f"drain_timeout: {drain_timeout} is negative")

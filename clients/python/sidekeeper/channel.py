@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
+from sidekeeper.tls import credentials, has_tls
+
 __all__ = [
     "DEFAULT_ENDPOINT",
     "ENDPOINT_VARIABLE",
@@ -49,10 +51,12 @@ CONNECT_TIMEOUT_MS = 5_000
 
 Options = Sequence[tuple[str, Union[str, int]]]
 
+#: For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse. With TLS the
+#: authority is the name that the sidecar's certificate has to have.
+_AUTHORITY: Options = (("grpc.default_authority", "localhost"),)
+
 _OPTIONS: Options = (
-    # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
-    ("grpc.default_authority", "localhost"),
-    # The sidecar is on this machine: a proxy of the environment is not meant for it.
+    # The sidecar is on this machine, or named by its address: a proxy of the environment is not meant for it.
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -69,7 +73,7 @@ _OPTIONS: Options = (
 
 S = TypeVar("S")
 
-_ALLOWED = "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
+_ALLOWED = "allowed are HOST:PORT, http://HOST:PORT, https://HOST:PORT, unix:PATH and unix:///PATH"
 
 
 def given_endpoint(endpoint: str | None) -> str | None:
@@ -117,7 +121,7 @@ def endpoint_target(endpoint: str) -> str:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"endpoint {endpoint!r}: {error}; {_ALLOWED}") from None
-    if parts.scheme != "http":
+    if parts.scheme not in ("http", "https"):
         raise ValueError(f"endpoint {endpoint!r}: the scheme {parts.scheme!r} is not supported; {_ALLOWED}")
     further = parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None
     if not parts.hostname or not port or further:
@@ -127,10 +131,24 @@ def endpoint_target(endpoint: str) -> str:
 
 
 def open_channel(endpoint: str, further: Options = ()) -> grpc.aio.Channel:
-    """Opens a channel; it connects when it is first used, and again whenever the connection breaks."""
-    return grpc.aio.insecure_channel(endpoint_target(endpoint), options=[*_OPTIONS, *further])
+    """Opens a channel; it connects when it is first used, and again whenever the connection breaks.
+
+    Raises:
+        CredentialsError: The endpoint has TLS, and a file of certificates cannot be read.
+    """
+    target, options = endpoint_target(endpoint), [*_options(endpoint), *further]
+    if has_tls(endpoint):
+        return grpc.aio.secure_channel(target, credentials(endpoint), options=options)
+    return grpc.aio.insecure_channel(target, options=options)
 
 
 def open_blocking_channel(endpoint: str, further: Options = ()) -> grpc.Channel:
     """Opens the same channel for calls that block."""
-    return grpc.insecure_channel(endpoint_target(endpoint), options=[*_OPTIONS, *further])
+    target, options = endpoint_target(endpoint), [*_options(endpoint), *further]
+    if has_tls(endpoint):
+        return grpc.secure_channel(target, credentials(endpoint), options=options)
+    return grpc.insecure_channel(target, options=options)
+
+
+def _options(endpoint: str) -> Options:
+    return _OPTIONS if has_tls(endpoint) else [*_AUTHORITY, *_OPTIONS]

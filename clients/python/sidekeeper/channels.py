@@ -1,11 +1,12 @@
-"""An application's channels to its sidecar: one, unless the sidecar is to be found and moves to another place."""
+"""An application's channels to its sidecar: one, unless the sidecar moves, or the files of certificates change."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
 from sidekeeper.channel import authorized, open_channel
+from sidekeeper.tls import file_versions
 from sidekeeper.trust import located
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["Channels"]
 
 
 class Channels:
-    """The channels by their endpoints, each opened when it is first needed.
+    """The channels by their endpoints and the versions of their files, each opened when it is first needed.
 
     Args:
         endpoint: The sidecar's endpoint. None: it is found at each use.
@@ -27,19 +28,21 @@ class Channels:
     def __init__(self, endpoint: str | None, token: str) -> None:
         self._endpoint = endpoint
         self._token = token
-        self._all: dict[str, tuple[grpc.aio.Channel, ParticipantServiceAsyncStub]] = {}
+        self._all: dict[Any, tuple[grpc.aio.Channel, ParticipantServiceAsyncStub]] = {}
 
     def stub(self) -> ParticipantServiceAsyncStub:
         """Returns the service of the sidecar. A channel connects when it is used.
 
         Raises:
             UntrustedError: Another user is in the sidecar's place.
+            CredentialsError: A file of certificates cannot be read.
         """
         endpoint = located(self._endpoint, self._token)
-        if endpoint not in self._all:
+        key = endpoint, file_versions(endpoint)
+        if key not in self._all:
             channel = open_channel(endpoint)
-            self._all[endpoint] = channel, authorized(ParticipantServiceStub(channel), self._token)
-        return self._all[endpoint][1]
+            self._all[key] = channel, authorized(ParticipantServiceStub(channel), self._token)
+        return self._all[key][1]
 
     async def close(self) -> None:
         """Closes all of them."""

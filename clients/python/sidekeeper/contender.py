@@ -25,7 +25,7 @@ from sidekeeper.errors import SidekeeperError
 from sidekeeper.lease import LOOK_INTERVAL, now, remaining_lease
 from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
-from sidekeeper.trust import UntrustedError
+from sidekeeper.tls import NotCalledError
 
 __all__ = ["RELEASE_TIMEOUT", "Contender", "lock_id", "refusal"]
 
@@ -331,7 +331,7 @@ def connected(
     """Returns a part in a connection, or raises the failure: another user is in the sidecar's place."""
     try:
         return connect(endpoint, token)
-    except UntrustedError as error:
+    except NotCalledError as error:
         raise failure(error) from None
 
 

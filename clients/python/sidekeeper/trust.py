@@ -12,9 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
-
 from sidekeeper.channel import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
+from sidekeeper.tls import NotCalledError
 
 __all__ = ["UntrustedError", "find_endpoint", "located"]
 
@@ -34,24 +33,8 @@ TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 LISTENS = "0A"
 
 
-class UntrustedError(grpc.RpcError):
-    """Another user listens where the sidecar would be, or nobody knows who does: a call that was not made."""
-
-    def __init__(self, details: str) -> None:
-        super().__init__(details)
-        self._details = details
-
-    def code(self) -> grpc.StatusCode:
-        """Returns UNAVAILABLE: no sidecar answers."""
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        """Says who listens."""
-        return self._details
-
-    def trailing_metadata(self) -> tuple[()]:
-        """Returns nothing: nobody has answered."""
-        return ()
+class UntrustedError(NotCalledError):
+    """Another user listens where the sidecar would be, or nobody knows who does."""
 
 
 def located(endpoint: str | None, token: str) -> str:

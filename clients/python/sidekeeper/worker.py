@@ -20,7 +20,7 @@ from sidekeeper.notices import Notices
 from sidekeeper.ownership import Ownership
 from sidekeeper.presence import Presence
 from sidekeeper.reason import reason_of
-from sidekeeper.trust import UntrustedError
+from sidekeeper.tls import NotCalledError
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
@@ -105,7 +105,7 @@ class Worker:
             while not self._stopping.is_set():
                 try:
                     stub = self._connect()
-                except UntrustedError as error:
+                except NotCalledError as error:
                     self._presence.missing(self._job.name, error.details())
                     await asyncio.wait({stopping}, timeout=backoff.next())
                     continue

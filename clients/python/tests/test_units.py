@@ -51,6 +51,7 @@ def ignore(execution: sidekeeper.Execution) -> None: ...
         ("localhost:7070", "dns:///localhost:7070"),
         ("[::1]:7070", "dns:///[::1]:7070"),
         ("http://[::1]:7070", "dns:///[::1]:7070"),
+        ("https://sidecar.internal:7443", "dns:///sidecar.internal:7443"),
         ("unix:///run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
         ("unix:/run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
     ],
@@ -88,7 +89,7 @@ def test_instance_names_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str
 @pytest.mark.parametrize(
     "endpoint",
     [
-        "https://127.0.0.1:7070",
+        "https://127.0.0.1",
         "ftp://127.0.0.1:7070",
         "127.0.0.1",
         "7070",
@@ -109,7 +110,9 @@ def test_instance_names_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str
     ],
 )
 def test_endpoints_that_are_none(endpoint: str) -> None:
-    with pytest.raises(ValueError, match=r"allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"):
+    with pytest.raises(
+        ValueError, match=r"allowed are HOST:PORT, http://HOST:PORT, https://HOST:PORT, unix:PATH and unix:///PATH"
+    ):
         sidekeeper.Application(endpoint)
 
 

@@ -3,22 +3,18 @@
 //! The process reads the files again for each connection, and each second while a connection lasts. So a change of a file counts
 //! without a restart. A file that becomes wrong changes nothing: the credentials that were read before stay in force.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt as _;
 use tokio::time::sleep;
 use zookeeper_client as zk;
 
 use super::tls::{Pem, Tls};
-use crate::secret_file;
+use crate::credential_file::{public, secret};
 
 /// How long a connection may go on with what is no longer in the files.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Larger files are refused, in bytes: a bundle of all public authorities has a quarter of that.
-const FILE_MAX: u64 = 1024 * 1024;
 
 /// Where credentials are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,22 +199,4 @@ async fn user_and_password(setting: &str, file: &Path) -> Result<(String, (Strin
     let (user, password) =
         parts.ok_or_else(|| format!("{setting}: {}: it is not one line `user:password`", file.display()))?;
     Ok((text.to_owned(), (user.to_owned(), password.to_owned())))
-}
-
-async fn secret(setting: &str, file: &Path) -> Result<String, String> {
-    secret_file::read(file, FILE_MAX)
-        .await
-        .map_err(|reason| format!("{setting}: {}: {reason}", file.display()))
-}
-
-async fn public(setting: &str, file: &Path) -> Result<String, String> {
-    let wrong = |error: io::Error| format!("{setting}: {}: {error}", file.display());
-    let mut text = String::new();
-    let opened = tokio::fs::File::open(file).await.map_err(wrong)?;
-    let read = opened.take(FILE_MAX).read_to_string(&mut text).await.map_err(wrong)?;
-    if u64::try_from(read).is_ok_and(|read| read < FILE_MAX) {
-        Ok(text)
-    } else {
-        Err(format!("{setting}: {}: it is larger than {FILE_MAX} bytes", file.display()))
-    }
 }

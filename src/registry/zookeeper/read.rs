@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use zookeeper_client as zk;
 
@@ -32,6 +33,8 @@ const IN_FLIGHT_MAX: usize = 2;
 pub(super) struct Reads {
     client: zk::Client,
     waiting: Arc<Mutex<Waiting>>,
+    /// Where they are sent, whichever thread asks for them.
+    runtime: Handle,
 }
 
 /// The reads that have not been sent.
@@ -52,7 +55,7 @@ struct Read {
 
 impl Reads {
     pub(super) fn new(client: zk::Client) -> Self {
-        Self { client, waiting: Arc::default() }
+        Self { client, waiting: Arc::default(), runtime: Handle::current() }
     }
 
     /// The node and all below it, one request a level where sizes allow. The result is not of one moment: it may
@@ -110,11 +113,8 @@ impl Reads {
         waiting.reads.push_back(Read { paths: paths.to_vec(), children, answer });
         if waiting.senders < IN_FLIGHT_MAX {
             waiting.senders += 1;
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "ends when no read waits; each ends with its connection"
-            )]
-            tokio::spawn(self.clone().send());
+            // It ends when no read waits; each ends with its connection.
+            self.runtime.spawn(self.clone().send());
         }
         answered
     }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all, ready};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::warn;
 use zookeeper_client as zk;
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     pub(super) close_mode: watch::Sender<Option<CloseMode>>,
     in_flight: Arc<Semaphore>,
     watches: Mutex<Flushers>,
+    /// Where its tasks run, whichever thread makes a request.
+    runtime: Handle,
 }
 
 /// How this process leaves a session.
@@ -73,6 +76,7 @@ impl Shared {
             close_mode: watch::Sender::new(None),
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             watches: Mutex::default(),
+            runtime: Handle::current(),
         }
     }
 
@@ -147,11 +151,8 @@ impl Shared {
         if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Box::pin(ready(result));
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "ends with its answer, at the latest with its connection"
-        )]
-        let answer = tokio::spawn(work);
+        // It ends with its answer, at the latest with its connection.
+        let answer = self.runtime.spawn(work);
         let limit = self.checked.settings.request_timeout;
         let answer = tokio::time::timeout(limit, answer);
         Box::pin(async move {
@@ -169,8 +170,8 @@ impl Shared {
         if matches!(*links.borrow(), LinkState::Lost) {
             return Err(Error::SessionLost);
         }
-        #[expect(clippy::disallowed_methods, reason = "ends with its reader or its session")]
-        tokio::spawn(watching::run(links, follower));
+        // It ends with its reader or its session.
+        self.runtime.spawn(watching::run(links, follower));
         Ok(())
     }
 

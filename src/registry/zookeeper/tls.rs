@@ -6,16 +6,16 @@
 use std::io;
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateRevocationListDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use zookeeper_client as zk;
 
-use crate::crypto;
+use crate::{crypto, pem};
 
 /// The texts of PEM files.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,17 +38,10 @@ pub(super) struct Tls {
 impl Tls {
     /// Fails if a certificate, a list or a key cannot be used, or if the key is not the certificate's. The error has no text of a
     /// file.
-    pub(super) fn new(pem: &Pem) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem.ca.as_bytes()) {
-            let certificate = certificate.map_err(|error| format!("zookeeper_ca: {error}"))?;
-            roots.add(certificate).map_err(|error| format!("zookeeper_ca: {error}"))?;
-        }
-        if roots.is_empty() {
-            return Err("zookeeper_ca: it has no certificate in PEM".to_owned());
-        }
+    pub(super) fn new(texts: &Pem) -> Result<Self, String> {
+        let roots = pem::authorities("zookeeper_ca", &texts.ca)?;
         let mut lists = Vec::new();
-        if let Some(crl) = &pem.crl {
+        if let Some(crl) = &texts.crl {
             for list in CertificateRevocationListDer::pem_slice_iter(crl.as_bytes()) {
                 lists.push(list.map_err(|error| format!("zookeeper_crl: {error}"))?);
             }
@@ -67,16 +60,17 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("TLS: {error}"))?
             .with_webpki_verifier(verifier);
-        let config = match &pem.identity {
+        let config = match &texts.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let (chain, key) = identity(certificate, key)?;
+                let chain = pem::certificates("zookeeper_cert", certificate)?;
+                let key = pem::key("zookeeper_key", key)?;
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(|error| format!("zookeeper_cert and zookeeper_key: {error}"))?
             }
         };
-        let options = options(pem).map_err(|error| format!("TLS: {error}"))?;
+        let options = options(texts).map_err(|error| format!("TLS: {error}"))?;
         Ok(Self { config: Arc::new(config), options })
     }
 
@@ -109,20 +103,6 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         rustls::Error::PeerIncompatible(_) => Some(format!("the server's TLS cannot be used: {error}")),
         _ => None,
     }
-}
-
-fn identity(
-    certificate: &str,
-    key: &str,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
-    let chain = chain.map_err(|error| format!("zookeeper_cert: {error}"))?;
-    if chain.is_empty() {
-        return Err("zookeeper_cert: it has no certificate in PEM".to_owned());
-    }
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
-        .map_err(|error| format!("zookeeper_key: {error}; allowed: PEM without a password"))?;
-    Ok((chain, key))
 }
 
 fn options(pem: &Pem) -> Result<zk::TlsOptions, zk::Error> {

@@ -113,6 +113,8 @@ pub fn config(namespace: &str, number: u8) -> Config {
         listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into()).into()],
         zookeeper: None,
         namespace: namespace.to_owned(),
+        tls: None,
+        tls_allow: Vec::new(),
         allow: vec![Allowed::SAME_USER],
         jobs_allowed: Names::ALL,
         token: None,

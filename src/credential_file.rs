@@ -1,4 +1,4 @@
-//! Reads files with secrets: tokens, passwords, keys. Shell.
+//! Reads files with credentials: secrets, which are tokens, passwords and keys, and certificates. Shell.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,8 +11,29 @@ use tokio::io::AsyncReadExt as _;
 /// The rights of others on a file.
 const OF_OTHERS: u32 = 0o007;
 
+/// Larger files of TLS are refused, in bytes: a bundle of all public authorities has a quarter of that.
+const FILE_MAX: u64 = 1024 * 1024;
+
+/// The text of the file of a setting, which other users must not be able to use.
+pub(crate) async fn secret(setting: &str, file: &Path) -> Result<String, String> {
+    read_secret(file, FILE_MAX).await.map_err(|reason| format!("{setting}: {}: {reason}", file.display()))
+}
+
+/// The text of the file of a setting, which everybody may know.
+pub(crate) async fn public(setting: &str, file: &Path) -> Result<String, String> {
+    let wrong = |error: io::Error| format!("{setting}: {}: {error}", file.display());
+    let mut text = String::new();
+    let opened = File::open(file).await.map_err(wrong)?;
+    let read = opened.take(FILE_MAX).read_to_string(&mut text).await.map_err(wrong)?;
+    if u64::try_from(read).is_ok_and(|read| read < FILE_MAX) {
+        Ok(text)
+    } else {
+        Err(format!("{setting}: {}: it is larger than {FILE_MAX} bytes", file.display()))
+    }
+}
+
 /// The text of a file of at most so many bytes. Fails if other users can use the file. The error has no text of it.
-pub(crate) async fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
+pub(crate) async fn read_secret(path: &Path, bytes_max: u64) -> Result<String, String> {
     let unreadable = |error: io::Error| error.to_string();
     let file = File::open(path).await.map_err(unreadable)?;
     let found = file.metadata().await.map_err(unreadable)?;

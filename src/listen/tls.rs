@@ -1,0 +1,278 @@
+//! TLS with callers: an address that other machines may reach, and the names in callers' certificates. Shell.
+//!
+//! A caller needs a certificate of an authority that the sidecar knows. Handshakes go on side by side, with a bound in number and in
+//! time, so that a slow caller holds up nobody. A session cannot be resumed: each connection shows its certificate anew.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use rustls::ServerConfig;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::debug;
+
+use super::reread;
+use crate::config::ServerFiles;
+use crate::credential_file::{public, secret};
+use crate::pem::CertificateName;
+use crate::runner::clock::Clock;
+use crate::{crypto, pem};
+
+/// The most handshakes at once. Beyond it the oldest one of the address with the most is given up.
+const HANDSHAKES_MAX: usize = 64;
+/// The time of a handshake: two messages in each direction, and room for a machine that is short of processors.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// The protocol that callers speak, as TLS names it (RFC 9113, 3.2).
+const HTTP_2: &[u8] = b"h2";
+
+/// Why the files of TLS could not be used. Has no text of a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsFilesError(String);
+
+/// The certificates in force.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    texts: Texts,
+    config: Arc<ServerConfig>,
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts == other.texts
+    }
+}
+
+/// The texts of the files.
+#[derive(Clone, PartialEq, Eq)]
+struct Texts {
+    cert: String,
+    key: String,
+    client_ca: String,
+}
+
+impl std::fmt::Debug for Texts {
+    /// Omits the texts, of which one is secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Texts").finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Fails if a certificate or a key cannot be used, or if the key is not the certificate's.
+    fn new(texts: Texts) -> Result<Self, String> {
+        let provider = crypto::provider();
+        let authorities = pem::authorities("tls_client_ca", &texts.client_ca)?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider))
+                .build()
+                .map_err(|error| format!("tls_client_ca: {error}"))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS: {error}"))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(pem::certificates("tls_cert", &texts.cert)?, pem::key("tls_key", &texts.key)?)
+            .map_err(|error| format!("tls_cert and tls_key: {error}"))?;
+        config.alpn_protocols = vec![HTTP_2.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { texts, config: Arc::new(config) })
+    }
+}
+
+/// The files, and the listeners that want to know what is in them.
+pub struct TlsFiles {
+    files: ServerFiles,
+    current: watch::Sender<Tls>,
+}
+
+impl TlsFiles {
+    /// Reads the files. Fails if other users can read the key, or if something is wrong.
+    pub async fn open(files: ServerFiles) -> Result<(Self, watch::Receiver<Tls>), TlsFilesError> {
+        let tls = read(&files, None).await.map_err(TlsFilesError)?;
+        let (current, receiver) = watch::channel(tls);
+        Ok((Self { files, current }, receiver))
+    }
+
+    /// Reads the files again and again. Never ends.
+    pub async fn keep(self, clock: Clock) {
+        let Self { files, current } = self;
+        let known = current.subscribe();
+        let read = || {
+            let known = known.borrow().clone();
+            read(&files, Some(known))
+        };
+        reread::keep(current, read, ("the certificates of TLS", files.cert.display()), clock).await;
+    }
+}
+
+/// What is in the files. `known` is returned if that is all that they have.
+async fn read(files: &ServerFiles, known: Option<Tls>) -> Result<Tls, String> {
+    let texts = Texts {
+        cert: public("tls_cert", &files.cert).await?,
+        key: secret("tls_key", &files.key).await?,
+        client_ca: public("tls_client_ca", &files.client_ca).await?,
+    };
+    match known {
+        Some(known) if known.texts == texts => Ok(known),
+        _ => Tls::new(texts),
+    }
+}
+
+/// A connection after its handshake, and the names in its caller's certificate; or why there is none.
+pub(super) type Shaken = Result<(TlsStream<TcpStream>, Vec<CertificateName>), String>;
+
+/// An address with TLS.
+pub struct TlsAddress {
+    listener: TcpListener,
+    current: watch::Receiver<Tls>,
+    handshakes: Handshakes,
+}
+
+impl std::fmt::Debug for TlsAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsAddress").field("listener", &self.listener).finish_non_exhaustive()
+    }
+}
+
+impl TlsAddress {
+    /// Listens on an address.
+    pub(super) async fn bind(address: SocketAddr, current: watch::Receiver<Tls>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { listener, current, handshakes: Handshakes::default() })
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The next connection that has ended its handshake, well or not.
+    pub(super) async fn accept(&mut self) -> io::Result<Shaken> {
+        loop {
+            tokio::select! {
+                biased; // What was begun comes before what is new.
+                shaken = self.handshakes.next(), if !self.handshakes.are_none() => {
+                    if let Some(shaken) = shaken {
+                        return Ok(shaken);
+                    }
+                }
+                accepted = self.listener.accept() => {
+                    let (stream, from) = accepted?;
+                    if let Err(error) = stream.set_nodelay(true) {
+                        debug!(%error, "a connection may answer late: TCP_NODELAY cannot be set");
+                    }
+                    let config = Arc::clone(&self.current.borrow().config);
+                    self.handshakes.begin(from.ip(), shake_hands(stream, from, config));
+                }
+            }
+        }
+    }
+
+    /// Accepts a connection and closes it, if one waits.
+    pub(super) async fn close_next(&self) -> io::Result<()> {
+        self.listener.accept().await.map(drop)
+    }
+}
+
+async fn shake_hands(stream: TcpStream, from: SocketAddr, config: Arc<ServerConfig>) -> Shaken {
+    let shaken = timeout(HANDSHAKE_TIME, TlsAcceptor::from(config).accept(stream)).await;
+    match shaken {
+        Ok(Ok(stream)) => {
+            let names = names_of(&stream);
+            Ok((stream, names))
+        }
+        Ok(Err(error)) => Err(format!("the handshake with {from} fails: {error}")),
+        Err(_) => Err(format!("the handshake with {from} takes longer than {HANDSHAKE_TIME:?}")),
+    }
+}
+
+/// The names in the certificate of the caller. The handshake has verified it.
+fn names_of(stream: &TlsStream<TcpStream>) -> Vec<CertificateName> {
+    let (_, connection) = stream.get_ref();
+    connection.peer_certificates().and_then(<[_]>::first).map(pem::names).unwrap_or_default()
+}
+
+/// Handshakes that go on side by side.
+#[derive(Default)]
+struct Handshakes {
+    running: FuturesUnordered<BoxFuture<'static, (u64, Option<Shaken>)>>,
+    /// By their numbers, which grow: the address of the caller, and how to give the handshake up.
+    known: BTreeMap<u64, (IpAddr, AbortHandle)>,
+    begun: u64,
+}
+
+impl Handshakes {
+    fn are_none(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    fn begin(&mut self, from: IpAddr, handshake: impl Future<Output = Shaken> + Send + 'static) {
+        if self.known.len() >= HANDSHAKES_MAX {
+            self.give_one_up();
+        }
+        let (abort, registration) = AbortHandle::new_pair();
+        let number = self.begun;
+        self.begun += 1;
+        self.known.insert(number, (from, abort));
+        let handshake = Abortable::new(handshake, registration);
+        self.running.push(Box::pin(async move { (number, handshake.await.ok()) }));
+    }
+
+    /// Gives up the oldest handshake of the address that has the most: who opens many holds up itself, and not the others.
+    fn give_one_up(&mut self) {
+        let mut by_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for (from, _) in self.known.values() {
+            *by_address.entry(*from).or_default() += 1;
+        }
+        let most = by_address.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from);
+        let oldest = self.known.iter().find(|(_, (from, _))| Some(*from) == most).map(|(number, _)| *number);
+        if let Some((_, abort)) = oldest.and_then(|number| self.known.remove(&number)) {
+            abort.abort();
+        }
+    }
+
+    /// The next that ends. `None`: there is none.
+    async fn next(&mut self) -> Option<Shaken> {
+        let (number, shaken) = self.running.next().await?;
+        self.known.remove(&number);
+        Some(shaken.unwrap_or_else(|| {
+            Err(format!("a handshake is given up: its address has the most of more than {HANDSHAKES_MAX}"))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn se_11_who_opens_many_handshakes_holds_up_nobody_else() {
+        let [many, other]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let mut handshakes = Handshakes::default();
+        let (ended, end) = tokio::sync::oneshot::channel::<()>();
+        handshakes.begin(other, async move {
+            let _ = end.await;
+            Err("it has ended".to_owned())
+        });
+        for _ in 0..3 * HANDSHAKES_MAX {
+            handshakes.begin(many, futures::future::pending());
+        }
+        assert_eq!(handshakes.known.len(), HANDSHAKES_MAX);
+        for _ in 0..=2 * HANDSHAKES_MAX {
+            let given_up = handshakes.next().await.unwrap().unwrap_err();
+            assert!(given_up.contains("given up"), "{given_up}");
+        }
+        assert_eq!(handshakes.running.len(), HANDSHAKES_MAX);
+        ended.send(()).unwrap();
+        assert_eq!(handshakes.next().await.unwrap().unwrap_err(), "it has ended");
+    }
+}
