@@ -515,7 +515,7 @@ async fn close_time_over(mut stop: watch::Receiver<bool>, clock: Clock) {
 }
 
 /// How the lanes of other users are served.
-fn serve_lanes(router: &Served, stopped: &watch::Receiver<bool>, clock: &Clock) -> lanes::Serve {
+fn serve_lanes(router: &Served, stopped: &watch::Receiver<bool>, clock: &Clock) -> lanes::Serve<Connection> {
     // A router cannot be shared between threads, only given to them.
     let router = Mutex::new(router.clone());
     let (stopped, clock) = (stopped.clone(), clock.clone());
@@ -543,7 +543,7 @@ async fn serve(
 }
 
 /// Ends when the sidecar stops and the threads of other users have ended.
-async fn until_lanes_end(lanes: Arc<Lanes>, mut stop: watch::Receiver<bool>) {
+async fn until_lanes_end(lanes: Arc<Lanes<Connection>>, mut stop: watch::Receiver<bool>) {
     becomes(&mut stop, true).await;
     lanes.ended().await;
 }

@@ -80,7 +80,7 @@ pub struct Connections {
     bound: Bound,
     for_health: Bound,
     /// Where those of others than its own user are served. `None`: with all others.
-    lanes: Option<Arc<Lanes>>,
+    lanes: Option<Arc<Lanes<Connection>>>,
     log: LimitedLog<Refusal>,
 }
 
@@ -109,7 +109,12 @@ fn log_left_out(refusal: Option<&Refusal>, left_out: u64) {
 
 impl Connections {
     /// The bound for one sidecar, which serves these callers, and allows them these names.
-    pub fn new(admission: Admission, allowed: Names, lanes: Arc<Lanes>, clock: &Clock) -> Self {
+    pub(crate) fn new(
+        admission: Admission,
+        allowed: Names,
+        lanes: Arc<Lanes<Connection>>,
+        clock: &Clock,
+    ) -> Self {
         Self { allowed, lanes: Some(lanes), ..Self::within(Limits::OURS, admission, clock) }
     }
 
@@ -199,9 +204,10 @@ impl Connections {
     /// Gives a connection of another user to its lane. Returns it if there is none for it.
     fn give(&self, connection: Connection) -> Option<Connection> {
         let Some(lanes) = self.lanes.as_ref().filter(|_| !connection.is_own) else { return Some(connection) };
-        match lanes.give(connection) {
+        let caller = connection.info.caller.name().clone();
+        match lanes.give(&caller, connection) {
             Given::Taken => None,
-            Given::Back(connection) => Some(*connection),
+            Given::Back(connection) => Some(connection),
             Given::Closed => {
                 if self.log.admits(&Refusal::Full) {
                     warn!("a connection is closed at once: too many of its caller wait to be served");
@@ -374,10 +380,6 @@ impl Connected for Connection {
 }
 
 impl Connection {
-    pub(super) fn caller(&self) -> &Caller {
-        &self.info.caller
-    }
-
     /// Fails when the connection's time is over.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(deadline) = &mut self.deadline else { return Ok(()) };

@@ -17,7 +17,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::error;
 
 use super::caller::CallerName;
-use super::connections::Connection;
 
 /// The most lanes. Beyond it callers share the one of those whom the sidecar does not know.
 const LANES_MAX: usize = 16;
@@ -27,43 +26,42 @@ const WAITING_MAX: usize = 64;
 const STACK_SIZE: usize = 1024 * 1024;
 
 /// The connections of one lane.
-pub(crate) type Incoming = ReceiverStream<io::Result<Connection>>;
+pub(crate) type Incoming<C> = ReceiverStream<io::Result<C>>;
 /// Serves the connections of a lane until the sidecar stops.
-pub(crate) type Serve = Arc<dyn Fn(Incoming) -> BoxFuture<'static, ()> + Send + Sync>;
+pub(crate) type Serve<C> = Arc<dyn Fn(Incoming<C>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What becomes of a connection.
-pub(super) enum Given {
+pub(super) enum Given<C> {
     /// A lane serves it.
     Taken,
     /// It is the caller's to serve: there is no lane for it.
-    Back(Box<Connection>),
+    Back(C),
     /// It is closed: its lane has too many that wait.
     Closed,
 }
 
-/// The lanes of a sidecar.
-pub struct Lanes {
-    serve: Serve,
-    open: Mutex<Open>,
+/// The lanes of a sidecar, for connections of this kind.
+pub struct Lanes<C> {
+    serve: Serve<C>,
+    open: Mutex<Open<C>>,
 }
 
-#[derive(Default)]
-struct Open {
-    by_caller: BTreeMap<CallerName, mpsc::Sender<io::Result<Connection>>>,
+struct Open<C> {
+    by_caller: BTreeMap<CallerName, mpsc::Sender<io::Result<C>>>,
     /// Each ends with its thread.
     threads: Vec<oneshot::Receiver<()>>,
 }
 
-impl Lanes {
+impl<C> Lanes<C> {
     /// None yet; each will serve so.
-    pub(crate) fn new(serve: Serve) -> Self {
-        Self { serve, open: Mutex::default() }
+    pub(crate) fn new(serve: Serve<C>) -> Self {
+        Self { serve, open: Mutex::new(Open { by_caller: BTreeMap::new(), threads: Vec::new() }) }
     }
 
     /// Gives a connection to the lane of its caller, which is opened if there is none.
-    pub(super) fn give(&self, connection: Connection) -> Given {
+    pub(super) fn give(&self, caller: &CallerName, connection: C) -> Given<C> {
         let mut open = self.open();
-        let mut name = connection.caller().name().clone();
+        let mut name = caller.clone();
         if !open.by_caller.contains_key(&name) && open.by_caller.len() >= LANES_MAX {
             name = CallerName::Unknown;
         }
@@ -73,7 +71,7 @@ impl Lanes {
                 let (lane, connections) = mpsc::channel(WAITING_MAX);
                 let serving = (self.serve)(ReceiverStream::new(connections));
                 if !open.start(serving) {
-                    return Given::Back(Box::new(connection));
+                    return Given::Back(connection);
                 }
                 open.by_caller.insert(name, lane.clone());
                 lane
@@ -98,12 +96,12 @@ impl Lanes {
         futures::future::join_all(threads).await;
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, Open<C>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
+impl<C> Open<C> {
     fn start(&mut self, task: BoxFuture<'static, ()>) -> bool {
         let (end, ended) = oneshot::channel();
         let run = move || {
