@@ -98,7 +98,7 @@ def test_addresses_have_all_these_forms(world: World) -> None:
 
 
 def test_another_form_is_refused_before_anything_is_tried(world: World) -> None:
-    application = world.application("https://127.0.0.1:7070")
+    application = world.application("ftp://127.0.0.1:7070")
     application.say(json.dumps({"command": "run", "jobs": [job()]}))
     assert application.exit_status() == 2
     assert (
