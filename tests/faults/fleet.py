@@ -285,7 +285,8 @@ class FaultFleet(Fleet):
         slots = [self.slot(**options) for _ in range(count)]
         for slot in slots:
             assert slot.application.instance
-        self.divide(slots)
+        # A busy machine needs a while for two thousand items.
+        self.divide(slots, timeout=4 * PATIENCE)
         return slots
 
     def look(self, what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T:

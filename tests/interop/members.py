@@ -376,7 +376,8 @@ class MixedFleet(Fleet):
 
     def start_fire(self) -> float:
         """Has the job fire once, and waits for nothing."""
-        fire = self.tree.fire_once()
+        # A busy machine takes seconds until Java has the schedule and its items.
+        fire = self.tree.fire_once(ahead=4.0)
         self.fires.append(fire)
         return fire
 
