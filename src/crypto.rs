@@ -19,3 +19,23 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     CryptoProvider::get_default()
         .map_or_else(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()), Arc::clone)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::{ClientConfig, RootCertStore};
+
+    use super::*;
+
+    /// A library that names no provider panics if two are compiled in and none is installed.
+    #[test]
+    fn se_6_a_configuration_that_names_no_provider_gets_ours() {
+        install();
+        let config =
+            ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let suites = |provider: &CryptoProvider| {
+            provider.cipher_suites.iter().map(|suite| suite.suite()).collect::<Vec<_>>()
+        };
+        assert_eq!(suites(config.crypto_provider()), suites(&rustls::crypto::aws_lc_rs::default_provider()));
+        assert!(Arc::ptr_eq(config.crypto_provider(), &provider()), "one for the whole process");
+    }
+}
