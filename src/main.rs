@@ -8,8 +8,8 @@ use clap::Parser as _;
 use mimalloc::MiMalloc;
 use sidekeeper::cli::{Cli, USAGE};
 
-/// An allocator that reserves address space without asking for memory. The ZooKeeper client allocates what a list's length
-/// says before it reads the list; one bit that changes on the way makes that tens of GiB. Other allocators refuse these,
+/// An allocator that reserves address space without asking for memory. The ZooKeeper client allocates by the length of a
+/// list before it reads the list; one bit that changes on the way makes that tens of GiB. Other allocators refuse these,
 /// and a refusal ends the process. Here the list turns out to be too short, and the answer is refused.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

@@ -1,4 +1,4 @@
-//! What PEM files of TLS have: authorities, chains of certificates, keys; and the names in a certificate. Pure.
+//! Content of PEM files of TLS: authorities, chains of certificates, keys; and the names in a certificate. Pure.
 //!
 //! Errors name the setting of the file, and have no text of it.
 

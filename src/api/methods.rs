@@ -55,7 +55,7 @@ pub(super) fn need(path: &str) -> Option<Need> {
     find(path).map(|(_, need, _)| *need)
 }
 
-/// What a call of the method with this path takes of the sidecar.
+/// The cost of a call of the method with this path.
 pub(super) fn cost(path: &str) -> Cost {
     find(path).map_or(Cost::Small, |(_, _, cost)| *cost)
 }

@@ -15,7 +15,7 @@ const NAMES_SHOWN: usize = 3;
 /// The user who may do everything on a machine.
 const ROOT: u32 = 0;
 
-/// Who has opened a connection.
+/// The peer that has opened a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A user of this machine.

@@ -10,7 +10,7 @@ use tonic::codegen::http::Extensions;
 
 use crate::config::{Names, Rights, Role, Roles};
 
-/// Who opened the connection.
+/// The peer that opened the connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallerName {
     /// It is not known.
@@ -58,7 +58,7 @@ impl Caller {
         Self { token: name, ..self.limited_to(rights) }
     }
 
-    /// Who it is, whatever its connection and its token.
+    /// Its user or its certificate. Its connection and its token do not matter.
     pub(super) fn name(&self) -> &CallerName {
         &self.name
     }

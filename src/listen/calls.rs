@@ -1,5 +1,5 @@
 //! The bounds of calls: how many are in progress, how many bytes of their requests are on the way, and how many calls of operators a
-//! caller makes in a second. A tower layer inside those that find out who calls.
+//! caller makes in a second. A tower layer inside those that find the caller.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::config::Roles;
 use crate::reason::Reason;
 use crate::runner::clock::Clock;
 
-/// What a call takes of the sidecar.
+/// The cost of a call for the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cost {
     /// A small answer, or a stream that is bounded elsewhere.
@@ -33,7 +33,7 @@ pub(crate) enum Cost {
     Operation,
 }
 
-/// What a call costs, by its path.
+/// The cost of a call, by its path.
 pub(crate) type Costs = fn(&str) -> Cost;
 
 /// Calls in progress: twice the streams that may be open, and a report for each.
@@ -87,7 +87,7 @@ impl BoundCalls {
 }
 
 impl Bounds {
-    /// Takes what a call needs until its answer has been sent.
+    /// Takes a place for a call, until its answer has been sent.
     fn admit(&self, path: &str, caller: &Caller) -> Result<Vec<Taken>, Status> {
         let name = caller.name();
         let calls = if caller.roles() == Roles::NONE { &self.strangers } else { &self.calls };

@@ -1,7 +1,7 @@
 //! Threads for the connections of others than the sidecar's own user: a lane for each caller. So a caller that floods the sidecar
 //! competes for the processors as another process does, by the kernel's scheduler, and holds up neither fires nor other callers. Shell.
 //!
-//! Only bytes and calls are handled there. What a call begins for long runs on the main runtime ([`Clock::spawn`]).
+//! Only bytes and calls are handled there. Tasks that a call begins run on the main runtime ([`Clock::spawn`]).
 //!
 //! [`Clock::spawn`]: crate::runner::clock::Clock::spawn
 
@@ -30,7 +30,7 @@ pub(crate) type Incoming<C> = ReceiverStream<io::Result<C>>;
 /// Serves the connections of a lane until the sidecar stops.
 pub(crate) type Serve<C> = Arc<dyn Fn(Incoming<C>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// What becomes of a connection.
+/// The outcome for a connection.
 pub(super) enum Given<C> {
     /// A lane serves it.
     Taken,

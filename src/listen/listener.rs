@@ -26,9 +26,9 @@ pub enum Listener {
     Unix(UnixSocket),
 }
 
-/// What a listener brings.
+/// A new connection of a listener.
 pub(super) enum Incoming {
-    /// A connection, and who has opened it.
+    /// A connection, and the peer that has opened it.
     Opened(Box<dyn Socket>, Origin),
     /// A connection that failed before it could be used, and why.
     Broken(String),

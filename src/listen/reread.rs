@@ -1,6 +1,6 @@
 //! Files of settings that are read again each second, so that a change counts without a restart. Shell.
 //!
-//! A file that becomes wrong changes nothing: what was read before stays in force, and the log says so.
+//! A file that becomes wrong changes nothing: the values that were read before stay in force, and the log says so.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -12,10 +12,10 @@ use tracing::{info, warn};
 use crate::coordination::time::Wakeup;
 use crate::runner::clock::Clock;
 
-/// How long the sidecar may go on with what is no longer in the files.
+/// How long the sidecar may go on with values that are no longer in the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads again and again, and tells all readers what has changed. Never ends. `what` and `place` are for the log; errors have no
+/// Reads again and again, and tells all readers the changes. Never ends. `what` and `place` are for the log; errors have no
 /// text of a file.
 pub(super) async fn keep<T, R, F>(
     current: watch::Sender<T>,

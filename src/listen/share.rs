@@ -1,4 +1,4 @@
-//! What callers may take of a sidecar at once: a bound for all together, and one for each if several users are served, so that none
+//! Bounds of the places that callers may take at once: a bound for all together, and one for each if several users are served, so that none
 //! of them takes more than half. Pure.
 //!
 //! A caller is a user of the machine, or the name of a certificate. Its connections and its tokens do not matter.
@@ -35,7 +35,7 @@ impl Bound {
         taken.add(amount).then_some(taken)
     }
 
-    /// What each caller may have.
+    /// The most that each caller may have.
     pub(super) fn each(&self) -> usize {
         self.each
     }
@@ -45,7 +45,7 @@ impl Bound {
     }
 }
 
-/// What a caller has taken. It is given back when this is dropped.
+/// The places that a caller has taken. They are given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken {
     bound: Bound,

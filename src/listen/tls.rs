@@ -89,7 +89,7 @@ impl Tls {
     }
 }
 
-/// The files, and the listeners that want to know what is in them.
+/// The files, and the channel that tells listeners their content.
 pub struct TlsFiles {
     files: ServerFiles,
     current: watch::Sender<Tls>,
@@ -115,7 +115,7 @@ impl TlsFiles {
     }
 }
 
-/// What is in the files. `known` is returned if that is all that they have.
+/// The certificates in the files: `known` if the files have not changed.
 async fn read(files: &ServerFiles, known: Option<Tls>) -> Result<Tls, String> {
     let texts = Texts {
         cert: public("tls_cert", &files.cert).await?,
@@ -159,7 +159,7 @@ impl TlsAddress {
     pub(super) async fn accept(&mut self) -> io::Result<Shaken> {
         loop {
             tokio::select! {
-                biased; // What was begun comes before what is new.
+                biased; // A handshake that has ended comes before a new connection.
                 shaken = self.handshakes.next(), if !self.handshakes.are_none() => {
                     if let Some(shaken) = shaken {
                         return Ok(shaken);
@@ -227,7 +227,7 @@ impl Handshakes {
         self.running.push(Box::pin(async move { (number, handshake.await.ok()) }));
     }
 
-    /// Gives up the oldest handshake of the address that has the most: who opens many holds up itself, and not the others.
+    /// Gives up the oldest handshake of the address that has the most: an address that opens many holds up itself, and not the others.
     fn give_one_up(&mut self) {
         let mut by_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (from, _) in self.known.values() {

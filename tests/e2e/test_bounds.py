@@ -1,4 +1,4 @@
-"""What one user may take of a sidecar while it serves several."""
+"""A sidecar that serves several users bounds the share of each."""
 
 from __future__ import annotations
 

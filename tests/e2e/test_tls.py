@@ -1,4 +1,4 @@
-"""TLS with callers, who may be on other machines: their certificates tell who they are."""
+"""TLS with callers on other machines: a certificate names the caller."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_certificate_has_the_rights_of_the_first_entry_that_it_fits(secured: S
         assert secured.call(identity, stranger.HEALTH)[0] == "OK"
         code, text = secured.call(identity, LOCKS)
         assert (code, name in text) == ("UNAUTHENTICATED", True), text
-    # Who operates is in the log by the certificate's name.
+    # The log names the operator by its certificate.
     assert "spiffe://prod/ops" in sidecar.log.read_text()
 
 

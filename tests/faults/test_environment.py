@@ -480,7 +480,7 @@ def test_bytes_that_change_on_the_way_stop_no_instance_for_good(
 def test_a_list_whose_length_changes_on_the_way_ends_no_sidecar(
     fleet: FaultFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ZooKeeper client allocates what the length says, 48 GiB here, before it reads the list."""
+    """The ZooKeeper client allocates by the length of a list, 48 GiB here, before it reads the list."""
     relay = Relay("127.0.0.1", 0, fleet.ensemble.ports[0])
     monkeypatch.setattr(Link, "address", f"127.0.0.1:{relay.port}")
     (slot,) = fleet.start(1, session=SESSION)

@@ -1,4 +1,4 @@
-"""A program that takes as much of a sidecar as it can: `KIND PORT`, until its input ends. Prints what it has done as JSON.
+"""A program that takes as much of a sidecar as it can: `KIND PORT`, until its input ends. Prints the counts of its actions as JSON.
 
 `connections` holds as many as it gets. `streams` begins calls that stay open, on several connections. `resets` begins calls and
 takes them back at once. `large` sends the largest messages. `slow` asks for answers and reads none. It speaks HTTP/2 itself
@@ -24,7 +24,7 @@ INITIAL_WINDOW_SIZE = 4
 #: More than one of several callers may have.
 CONNECTIONS = 600
 STREAM_CONNECTIONS = 4
-#: What is sent at once.
+#: The calls that the program sends at once.
 BATCH = 50
 #: The largest message that a sidecar takes, in bytes; and how much of it is sent before the sidecar says that it may be more.
 LARGE = 4 * 1024 * 1024
@@ -68,7 +68,7 @@ class Connection:
         self.waiting = b""
 
     def send(self, data: bytes) -> bool:
-        """Sends what it can, and reads what there is. Returns whether the connection lasts."""
+        """Sends waiting bytes as far as possible, and reads all that have come. Returns whether the connection lasts."""
         self.waiting += data
         try:
             with contextlib.suppress(BlockingIOError):

@@ -12,13 +12,13 @@ from support import flood
 from support.processes import environment_with_client
 from support.squatter import GID, READ, UID
 
-#: What the user does, each on connections of its own.
+#: The kinds of floods, each on connections of its own.
 KINDS = ("connections", "streams", "resets", "large", "slow")
 
 
 @contextmanager
 def flooding(kind: str, port: int) -> Iterator[dict[str, int]]:
-    """Another user floods a sidecar. At the end the dictionary has what it has done."""
+    """Another user floods a sidecar. At the end the dictionary has the counts of its actions."""
     command = ["setpriv", f"--reuid={UID}", f"--regid={GID}", "--clear-groups"]
     command += [f"--inh-caps=+{READ}", f"--ambient-caps=+{READ}", sys.executable, flood.__file__, kind, str(port)]
     flooder = subprocess.Popen(

@@ -64,7 +64,7 @@ def has_tls(endpoint: str) -> bool:
 
 
 def check_settings(endpoint: str) -> None:
-    """Checks that the environment has what an endpoint needs.
+    """Checks that the environment names the files that an endpoint needs.
 
     Raises:
         ValueError: The endpoint has TLS, and a variable is not set.
@@ -93,7 +93,7 @@ def credentials(endpoint: str) -> grpc.ChannelCredentials:
 
 
 def file_versions(endpoint: str) -> tuple[_Version, ...]:
-    """What changes when the files of an endpoint change."""
+    """Returns the versions of the files of an endpoint: other ones when a file changes."""
     return tuple(_version(path) for _, path in _files()) if has_tls(endpoint) else ()
 
 
