@@ -193,19 +193,21 @@ where
             Ok(taken) => (taken, self.bounds.bytes.take(caller.name(), 0)),
             Err(status) => return futures::future::ready(Ok(status.into_http())).boxed(),
         };
-        let called = self.inner.call(request.map(|body| Body::new(Counted { body, bytes })));
-        async move { Ok(called.await?.map(|body| Body::new(Kept { body, _taken: taken }))) }.boxed()
+        let called = self.inner.call(request.map(|body| counted(body, bytes)));
+        async move { Ok(called.await?.map(|body| kept(body, taken))) }.boxed()
     }
 }
 
-/// A request whose bytes count until it has been read.
-struct Counted {
+/// A body, and a look at the length of each piece of its data. The look may refuse a piece.
+struct Looked<L> {
     body: Body,
-    /// `None`: nothing is left, not even for no bytes.
-    bytes: Option<Taken>,
+    look: L,
 }
 
-impl http_body::Body for Counted {
+impl<L> http_body::Body for Looked<L>
+where
+    L: FnMut(usize) -> Result<(), Status> + Unpin,
+{
     type Data = Bytes;
     type Error = Status;
 
@@ -217,11 +219,7 @@ impl http_body::Body for Counted {
             return Poll::Ready(None);
         };
         let length = frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
-        if self.bytes.as_mut().is_none_or(|bytes| !bytes.add(length)) {
-            let text = "this sidecar has no room for more requests that are on their way: send fewer large ones at once";
-            return Poll::Ready(Some(Err(refusal(Reason::TooMany, text.to_owned()))));
-        }
-        Poll::Ready(Some(frame))
+        Poll::Ready(Some((self.look)(length).and(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -233,30 +231,26 @@ impl http_body::Body for Counted {
     }
 }
 
-/// An answer for which something is taken until it has been sent.
-struct Kept {
-    body: Body,
-    _taken: Vec<Taken>,
+/// A request whose bytes count until it has been read. `bytes` is `None` if nothing is left, not even for no bytes.
+fn counted(body: Body, mut bytes: Option<Taken>) -> Body {
+    let look = move |length| match bytes.as_mut().is_some_and(|bytes| bytes.add(length)) {
+        true => Ok(()),
+        false => Err(refusal(
+            Reason::TooMany,
+            "this sidecar has no room for more requests that are on their way: send fewer large ones at once"
+                .to_owned(),
+        )),
+    };
+    Body::new(Looked { body, look })
 }
 
-impl http_body::Body for Kept {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+/// An answer that keeps these places until it has been sent.
+fn kept(body: Body, taken: Vec<Taken>) -> Body {
+    let look = move |_| {
+        let _kept = &taken;
+        Ok(())
+    };
+    Body::new(Looked { body, look })
 }
 
 #[cfg(test)]
