@@ -318,15 +318,14 @@ fn the_default_address_can_be_replaced_but_does_not_override() {
     assert!(!loaded.listens_by_default());
 }
 
+/// The problems of these flags, as lines.
+fn refused(flags: &[(&'static str, &str)]) -> Vec<String> {
+    let problems = load_from(&Case { flags, environment: &[], file: None }).0.unwrap_err().problems;
+    problems.into_iter().map(|problem| format!("{}: {}", problem.what, problem.reason)).collect()
+}
+
 #[test]
 fn an_address_with_tls_needs_its_settings_and_they_need_such_an_address() {
-    let refused = |flags: &[(&'static str, &str)]| {
-        let problems = load_from(&Case { flags, environment: &[], file: None }).0.unwrap_err().problems;
-        problems
-            .into_iter()
-            .map(|problem| format!("{}: {}", problem.what, problem.reason))
-            .collect::<Vec<_>>()
-    };
     let needed = |key: &str| format!("--listen: an address with `https://` needs `{key}` beside it");
     let address = ("listen", "https://10.0.0.7:7443");
     assert_eq!(refused(&[address, ("tls_cert", "c")]), ["tls_key", "tls_client_ca", "tls_allow"].map(needed));
@@ -341,13 +340,6 @@ fn an_address_with_tls_needs_its_settings_and_they_need_such_an_address() {
 
 #[test]
 fn credentials_for_zookeeper_are_complete_or_refused() {
-    let refused = |flags: &[(&'static str, &str)]| {
-        let problems = load_from(&Case { flags, environment: &[], file: None }).0.unwrap_err().problems;
-        problems
-            .into_iter()
-            .map(|problem| format!("{}: {}", problem.what, problem.reason))
-            .collect::<Vec<_>>()
-    };
     assert_eq!(refused(&[("zookeeper_crl", "l")]), ["--zookeeper-crl: it needs `zookeeper_ca` beside it"]);
     assert_eq!(
         refused(&[("zookeeper_ca", "a"), ("zookeeper_cert", "c")]),
