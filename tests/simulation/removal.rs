@@ -111,6 +111,22 @@ fn an_instance_whose_node_is_created_again_is_not_stopped() {
 }
 
 #[test]
+fn an_instance_that_wrongly_finds_its_node_removed_leaves_no_node_behind() {
+    let mut world = World::new(17, six_items());
+    let deceived = world.join();
+    world.join();
+    world.run_for(3_500);
+    world.settle_owned();
+    let node = format!("instances/{}", world.nodes[deceived].instance);
+    world.hide(deceived, &node);
+    world.run_for(6_000);
+    assert!(world.nodes[deceived].ended.is_some());
+    assert_eq!(world.get(&node), None);
+    world.settle_owned();
+    assert_eq!(world.nodes[1].items.len(), 6);
+}
+
+#[test]
 fn the_stop_of_an_operator_holds_though_the_session_is_lost_later() {
     let mut world = one_node(|configuration| configuration.failover = true);
     world.next_duration_ms = Some(60_000);

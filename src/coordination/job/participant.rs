@@ -616,7 +616,9 @@ impl Participant {
             Room::Firing if purpose == Purpose::FlagMisfire => {
                 self.firing.flag_failed(&mut self.ledger, error)
             }
-            Room::Lifecycle => self.lifecycle.leave_failed(&mut self.checkpoints, &mut self.out, error),
+            Room::Lifecycle => {
+                self.lifecycle.leave_failed(&self.cx, &mut self.checkpoints, &mut self.out, error)
+            }
             Room::Firing | Room::Failover | Room::Rotation => {}
         }
     }

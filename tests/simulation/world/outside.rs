@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use sidekeeper::registry::Registry;
-use sidekeeper::tree::{NodeKind, Operation, Path, WatchEvent};
+use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
 
 use super::World;
 
@@ -118,6 +118,13 @@ impl World {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let path = Path::parse(path).unwrap();
         session.commit(vec![Operation::delete(path)]).now_or_never().unwrap().unwrap();
+    }
+
+    /// A network changes the bytes of an answer: this node believes that a node of the job does not exist any more.
+    pub fn hide(&mut self, node: usize, relative: &str) {
+        let removed = NodeChange::Removed { path: Path::parse("/ns/job").unwrap().child(relative) };
+        let now = self.time();
+        self.nodes[node].picture.apply_nodes(WatchEvent::Changes(vec![removed]), now);
     }
 
     /// All nodes below a path, for looking at traces.

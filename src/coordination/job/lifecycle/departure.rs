@@ -249,16 +249,38 @@ impl Lifecycle {
                 };
                 if transaction.is_empty() {
                     // Each awaited node appears, or its request ends.
-                    return !awaits_nodes(agenda, membership, out);
+                    return !awaits_nodes(agenda, membership, out) && self.is_surely_gone(cx, out);
                 }
                 if out.may_commit(cx, Purpose::Leave) {
                     // A late request must not remove the nodes of an instance that has registered under the same name
                     // in the meantime.
                     let transaction = cx.not_resharded().into_iter().chain(transaction).collect();
                     self.handing_over.extend(handing_over);
-                    out.commit(Purpose::Leave, transaction);
+                    self.commit_departure(cx, out, transaction);
                 }
             }
+        }
+        false
+    }
+
+    fn commit_departure(&mut self, cx: &Context, out: &mut Outbox, transaction: Transaction) {
+        let instance = cx.identity.paths.instance(&cx.identity.instance);
+        self.deletes_instance = transaction
+            .iter()
+            .any(|step| matches!(step, Operation::Delete { path, .. } if *path == instance));
+        out.commit(Purpose::Leave, transaction);
+    }
+
+    /// Whether the registry has said that this instance's node does not exist any more. The view may be wrong: a network
+    /// can change the bytes of a list. The node would stay as long as the sidecar's session, and own items that no
+    /// application executes. So an instance that finds its node removed deletes it even so.
+    fn is_surely_gone(&mut self, cx: &Context, out: &mut Outbox) -> bool {
+        if !cx.was_registered() || self.is_instance_deleted {
+            return true;
+        }
+        if out.may_commit(cx, Purpose::Leave) {
+            let instance = cx.identity.paths.instance(&cx.identity.instance);
+            self.commit_departure(cx, out, vec![Operation::delete(instance)]);
         }
         false
     }
@@ -291,6 +313,7 @@ impl Lifecycle {
     /// it, exist.
     pub(crate) fn removed(&mut self, cx: &Context) {
         self.handed_over.append(&mut self.handing_over);
+        self.is_instance_deleted |= self.deletes_instance;
         // While the session is suspended it is not known.
         self.removed |= cx.is_connected() && !cx.has_instance();
     }
@@ -299,12 +322,16 @@ impl Lifecycle {
     /// out.
     pub(crate) fn leave_failed(
         &mut self,
+        cx: &Context,
         checkpoints: &mut Checkpoints,
         out: &mut Outbox,
         error: &CommitError,
     ) {
         if !matches!(error.error, Error::OutcomeUnknown(_)) {
             self.handing_over.clear();
+        }
+        if let Error::NoNode(path) = &error.error {
+            self.is_instance_deleted |= *path == cx.identity.paths.instance(&cx.identity.instance);
         }
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
             checkpoints.doubt();

@@ -30,6 +30,10 @@ pub(crate) struct Lifecycle {
     announces_drain: bool,
     /// Whether this instance has removed its nodes to leave.
     removed: bool,
+    /// Whether the present transaction of the departure deletes this instance's node.
+    deletes_instance: bool,
+    /// Whether the registry has said that this instance's node does not exist any more.
+    is_instance_deleted: bool,
     /// The items that a transaction of the departure hands over, as long as its outcome is not known. Without the
     /// running node of this instance, one was handed over.
     handing_over: BTreeSet<Item>,
