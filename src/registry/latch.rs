@@ -9,10 +9,11 @@
 //! A latch excludes other contenders only as long as the session lives. So the holder also guards each
 //! transaction.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -118,8 +119,8 @@ where
     let (sender, done) = oneshot::channel();
     let name = latch.clone();
     let prefix = format!("_c_{}-", host.contender());
-    let node = Mutex::new(OurNode::None);
-    let contender = Contender { host: host.clone(), session, latch, prefix, limit, node };
+    let nodes = Mutex::default();
+    let contender = Contender { host: host.clone(), session, latch, prefix, limit, nodes };
     // The task must outlive its caller. The limit and the session bound it.
     host.spawn(Box::pin(async move {
         let result = contender.try_to_hold(work).await;
@@ -137,21 +138,19 @@ struct Contender<H> {
     host: H,
     session: Arc<dyn Session>,
     latch: Path,
-    /// The beginning of our node's name, which no other node has.
+    /// The beginning of our node's name, which no other contender's node has.
     prefix: String,
     limit: Duration,
-    node: Mutex<OurNode>,
+    nodes: Mutex<OurNodes>,
 }
 
-/// Our knowledge about our node, for deleting it.
-#[derive(Debug, Clone)]
-enum OurNode {
-    /// There is no node.
-    None,
-    /// There is this node, and no other.
-    At(Path),
-    /// There may be one node or several: a creation is in flight, or its outcome is unknown.
-    Perhaps,
+/// Our knowledge about our nodes, for deleting them.
+#[derive(Debug, Clone, Default)]
+struct OurNodes {
+    /// The nodes that an answer has named. A network can change the bytes of an answer, so one of them may not exist.
+    known: BTreeSet<Path>,
+    /// Whether there may be others: a creation is in flight, its outcome is unknown, or an answer was wrong.
+    may_be_more: bool,
 }
 
 impl<H: Host> Contender<H> {
@@ -184,36 +183,37 @@ impl<H: Host> Contender<H> {
 
     /// Joins, and waits until no contender is first.
     async fn reach_the_head(&self) -> Result<(), Error> {
+        let mut is_sure = true;
         loop {
-            let mine = self.join().await?;
-            while let Some(before) = self.predecessor(&mine).await? {
+            self.join(is_sure).await?;
+            while let Some(before) = self.predecessor().await? {
                 match before {
                     None => return Ok(()),
                     Some(before) => self.until_deleted(&before).await?,
                 }
             }
-            // Another client deleted our node; join again.
+            // Another client has deleted our node, or an answer was wrong; join again.
+            is_sure = false;
         }
     }
 
-    /// Creates our node, or finds it.
-    async fn join(&self) -> Result<String, Error> {
+    /// Creates our node, or finds it. `is_sure`: there is none yet.
+    async fn join(&self, mut is_sure: bool) -> Result<(), Error> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
-        let mut is_sure = true;
         let mut with_latch = false;
         loop {
             // The task may be stopped before the outcome is known.
-            self.remember(OurNode::Perhaps);
+            self.nodes().may_be_more = true;
             let latch = with_latch.then(|| Operation::create(self.latch.clone(), NodeKind::Container, []));
             let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
             let steps = latch.into_iter().chain([step]).collect();
             match self.session.commit(steps).await.map_err(|CommitError { error, .. }| error) {
                 Ok(results) => match results.last() {
                     Some(OperationResult::Created { path, .. }) => {
-                        if is_sure {
-                            self.remember(OurNode::At(path.clone()));
-                        }
-                        return Ok(path.name().to_owned());
+                        let mut nodes = self.nodes();
+                        nodes.known.insert(path.clone());
+                        nodes.may_be_more = !is_sure;
+                        return Ok(());
                     }
                     other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
                 },
@@ -227,8 +227,8 @@ impl<H: Host> Contender<H> {
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
                     is_sure = false;
                     self.connected(&error).await?;
-                    if let Some(mine) = self.patiently(|| self.find_mine()).await? {
-                        return Ok(mine);
+                    if self.patiently(|| self.has_joined()).await? {
+                        return Ok(());
                     }
                 }
                 Err(error) => return Err(error),
@@ -255,21 +255,22 @@ impl<H: Host> Contender<H> {
         Ok(names)
     }
 
-    /// Our node, if it exists and belongs to this session.
-    async fn find_mine(&self) -> Result<Option<String>, Error> {
+    /// Whether our node exists and belongs to this session.
+    async fn has_joined(&self) -> Result<bool, Error> {
         let names = self.contenders().await?;
         let Some(name) = names.into_iter().find(|name| name.starts_with(&self.prefix)) else {
-            return Ok(None);
+            return Ok(false);
         };
         let node = self.session.get(&self.latch.child(&name)).await?;
-        let is_mine = node.is_some_and(|node| node.stat.ephemeral_owner == Some(self.session.id()));
-        Ok(is_mine.then_some(name))
+        Ok(node.is_some_and(|node| node.stat.ephemeral_owner == Some(self.session.id())))
     }
 
-    /// The contender just before ours. `Some(None)`: there is none. `None`: our own node is missing.
-    async fn predecessor(&self, mine: &str) -> Result<Option<Option<Path>>, Error> {
+    /// The contender just before our first node. `Some(None)`: there is none. `None`: our own node is missing.
+    async fn predecessor(&self) -> Result<Option<Option<Path>>, Error> {
         let names = self.patiently(|| self.contenders()).await?;
-        let Some(place) = names.iter().position(|name| name == mine) else { return Ok(None) };
+        self.nodes().known.extend(self.ours(&names));
+        let is_ours = |name: &String| name.starts_with(&self.prefix);
+        let Some(place) = names.iter().position(is_ours) else { return Ok(None) };
         let before = place.checked_sub(1).and_then(|before| names.get(before));
         Ok(Some(before.and_then(|name| self.latch.try_child(name).ok())))
     }
@@ -298,7 +299,7 @@ impl<H: Host> Contender<H> {
         Some(Head { name, session: node.and_then(|node| node.stat.ephemeral_owner) })
     }
 
-    /// Deletes our node until it is known to be deleted, or the session is lost, which deletes it.
+    /// Deletes our nodes until they are known to be deleted, or the session is lost, which deletes them.
     async fn leave(&self) {
         loop {
             // The error is our own, because no request has failed. This ends when the session is lost.
@@ -309,19 +310,14 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// Whether our node is known to be deleted, after one attempt.
+    /// Whether our nodes are known to be deleted, after one attempt.
     async fn leave_once(&self) -> bool {
-        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let nodes = match node {
-            OurNode::None => return true,
-            OurNode::At(node) => vec![node],
-            OurNode::Perhaps => {
-                let Ok(mut names) = self.contenders().await else { return self.is_lost() };
-                names.retain(|name| name.starts_with(&self.prefix));
-                names.iter().map(|name| self.latch.child(name)).collect()
-            }
-        };
-        for node in nodes {
+        let OurNodes { mut known, may_be_more } = self.nodes().clone();
+        if may_be_more {
+            let Ok(names) = self.contenders().await else { return self.is_lost() };
+            known.extend(self.ours(&names));
+        }
+        for node in known {
             match self.session.commit(vec![Operation::delete(node)]).await {
                 Ok(_) | Err(CommitError { error: Error::NoNode(_), .. }) => {}
                 Err(_) => return self.is_lost(),
@@ -330,8 +326,14 @@ impl<H: Host> Contender<H> {
         true
     }
 
-    fn remember(&self, node: OurNode) {
-        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
+    /// Our nodes among these contenders.
+    fn ours(&self, names: &[String]) -> impl Iterator<Item = Path> {
+        let ours = names.iter().filter(|name| name.starts_with(&self.prefix));
+        ours.filter_map(|name| self.latch.try_child(name).ok())
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, OurNodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_lost(&self) -> bool {

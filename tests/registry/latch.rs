@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use sidekeeper::registry::counted::{Counted, Counts};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::latch::{Host, LatchError};
-use sidekeeper::registry::{Error, Registry, Session, SessionState};
+use sidekeeper::registry::{
+    CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch,
+};
 use sidekeeper::runner::clock::Clock;
-use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
-use tokio::sync::oneshot;
+use sidekeeper::tree::{
+    Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction, WatchEvent,
+};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -28,6 +33,7 @@ on_both! {
     a_contender_whose_node_is_deleted_still_gets_the_latch,
     a_broken_connection_leaves_no_node,
     a_lost_session_ends_the_wait_with_an_error,
+    a_contender_that_gets_wrong_answers_leaves_no_node,
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -182,6 +188,108 @@ async fn a_lost_session_ends_the_wait_with_an_error(registry: TestRegistry) {
     reaches(&*victim, SessionState::Lost).await;
     let lost = LatchError::Registry { latch: path("/latch"), error: Error::SessionLost };
     assert_eq!(waiting.await, Err(lost));
+}
+
+/// A session of which a network changes some answers.
+struct Garbled {
+    session: Arc<dyn Session>,
+    /// How many lists of children come without names.
+    empty_lists: AtomicUsize,
+    /// How many created nodes get another name on the way.
+    renamed: AtomicUsize,
+}
+
+/// Whether one is left; takes it.
+fn takes_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+impl Session for Garbled {
+    fn id(&self) -> SessionId {
+        self.session.id()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.session.timeout()
+    }
+
+    fn greeted(&self) -> Option<Duration> {
+        self.session.greeted()
+    }
+
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
+        self.session.key()
+    }
+
+    fn state(&self) -> watch::Receiver<SessionState> {
+        self.session.state()
+    }
+
+    fn commit(
+        &self,
+        transaction: Transaction,
+    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
+        let creates = transaction.iter().any(|step| matches!(step, Operation::Create { .. }));
+        let committed = self.session.commit(transaction);
+        if !creates || !takes_one(&self.renamed) {
+            return committed;
+        }
+        let rename = |result| match result {
+            OperationResult::Created { path, stat } => {
+                let renamed = path.parent().unwrap().child(&format!("{}9", path.name()));
+                OperationResult::Created { path: renamed, stat }
+            }
+            other => other,
+        };
+        committed.map(move |result| result.map(|all| all.into_iter().map(rename).collect())).boxed()
+    }
+
+    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
+        self.session.ensure(path, kind, data)
+    }
+
+    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
+        self.session.get(path)
+    }
+
+    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
+        if takes_one(&self.empty_lists) {
+            return async { Ok(Some(Vec::new())) }.boxed();
+        }
+        self.session.children(path)
+    }
+
+    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.session.watch(root, wants_data)
+    }
+
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.session.watch_node(node)
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        self.session.close()
+    }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        self.session.abandon()
+    }
+}
+
+async fn a_contender_that_gets_wrong_answers_leaves_no_node(registry: TestRegistry) {
+    let session = registry.session().await;
+    for (empty_lists, renamed) in [(1, 0), (0, 1), (2, 1), (1, 2)] {
+        let garbled = Garbled {
+            session: Arc::clone(&session),
+            empty_lists: empty_lists.into(),
+            renamed: renamed.into(),
+        };
+        // Without the containers, one more creation would get another name.
+        session.ensure(&path("/latch"), NodeKind::Persistent, b"").await.unwrap();
+        assert_eq!(hold(Arc::new(garbled), path("/latch"), LIMIT, || async {}).await, Ok(()));
+        let left = session.children(&path("/latch")).await.unwrap();
+        assert_eq!(left, Some(Vec::new()), "{empty_lists} lists without names, {renamed} other names");
+    }
 }
 
 #[tokio::test]
