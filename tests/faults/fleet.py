@@ -311,9 +311,13 @@ class FaultFleet(Fleet):
         slots = self.slots if slots is None else slots
         total = slots[0].job["sharding_total_count"]
 
+        applications = [slot.application for slot in slots]
+
         def divided() -> bool:
+            # Before all nodes are read, each by a request of its own.
+            if sum(len(one.owned()) for one in applications) != total:
+                return False
             owners = self.tree.owners()
-            applications = [slot.application for slot in slots]
             return self.are_even(owners, [one.instance for one in applications], total) and all(
                 one.owned() == sorted(item for item, owner in owners.items() if owner == one.instance)
                 for one in applications
@@ -343,7 +347,7 @@ class FaultFleet(Fleet):
         nodes = {item: self.tree.get(f"sharding/{item}/running") for item in map(int, self.tree.children("sharding"))}
         return {item: owner for item, owner in nodes.items() if owner is not None}
 
-    def fire(self, ahead: float = 1.5) -> float:
+    def fire(self, ahead: float = 3.0) -> float:
         """Has the job fire once, soon. Returns the time of the fire, wall clock."""
         return self.tree.fire_once(ahead)
 

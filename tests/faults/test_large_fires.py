@@ -27,8 +27,8 @@ def test_a_machine_dies_between_the_transactions_of_a_fire(fleet: FaultFleet) ->
         return {event["item"] for event in events}
 
     # A busy machine needs a while for two thousand executions, each with several lines in a journal.
-    fleet.look("all executed", lambda: len(done()) == ITEMS, 4 * PATIENCE)
-    fleet.look("all recorded", lambda: not fleet.running(), 4 * PATIENCE)
+    fleet.look("all executed", lambda: len(done()) == ITEMS, 8 * PATIENCE)
+    fleet.look("all recorded", lambda: not fleet.running(), 8 * PATIENCE)
     judge = fleet.judge()
     problems = [*judge.once(), *judge.missing(range(ITEMS), [fire]), *judge.redone(range(ITEMS))]
     assert not problems, "\n".join(map(str, problems[:10]))

@@ -51,6 +51,9 @@ class Fleet:
         """Waits until these applications own all items evenly, by ZooKeeper and by their assignments."""
 
         def are_settled() -> bool:
+            # Before all nodes are read, each by a request of its own.
+            if sum(len(one.owned()) for one in applications) != total:
+                return False
             owners = self.tree.owners()
             return self.are_even(owners, [one.instance for one in applications], total) and all(
                 one.owned() == sorted(item for item, owner in owners.items() if owner == one.instance)

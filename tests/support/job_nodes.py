@@ -61,7 +61,7 @@ class Tree:
         configuration = yaml.safe_load(self.get("config") or "")
         self.set("config", yaml.safe_dump({**configuration, **settings}))
 
-    def fire_once(self, ahead: float = 2.0) -> float:
+    def fire_once(self, ahead: float = 3.0) -> float:
         """Gives the job a schedule that fires once, soon. Returns the time of the fire.
 
         The fire is `ahead` seconds away, or up to one second less: by then all instances have seen the change. The
