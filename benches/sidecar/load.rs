@@ -67,7 +67,11 @@ impl Seen {
 
 /// Runs an application against the sidecar at this endpoint.
 pub(crate) async fn run(endpoint: &str, load: Load) -> Seen {
-    let client = application::connect(endpoint).await;
+    run_on(application::connect(endpoint).await, load).await
+}
+
+/// Runs an application on this connection.
+pub(crate) async fn run_on(client: Client, load: Load) -> Seen {
     let (stop, stopped) = watch::channel(false);
     let (attached, mut all_attached) = watch::channel(0);
     let jobs: Vec<_> = (0..load.jobs)
@@ -93,7 +97,7 @@ pub(crate) async fn run(endpoint: &str, load: Load) -> Seen {
 const SECOND: u64 = 1_000_000_000;
 
 async fn attach(client: Client, number: usize, items: u32) -> Job {
-    Job::attach(client, &format!("bench-{number}"), application::job("* * * * * ?", items)).await
+    Job::attach(client, &format!("bench-{items}-{number}"), application::job("* * * * * ?", items)).await
 }
 
 async fn follow(mut job: Job, number: usize, mut stopped: watch::Receiver<bool>) -> Vec<Execution> {

@@ -12,12 +12,22 @@
 #[path = "../../tests/support/application.rs"]
 mod application;
 mod budget;
+#[path = "../../tests/support/certificates.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "shared with the tests"
+)]
+mod certificates;
 mod contenders;
 mod environment;
 mod fleet;
 mod handoff;
 mod host;
 mod latency;
+mod listeners;
 mod load;
 mod locks;
 mod memory;
@@ -38,10 +48,11 @@ mod throughput;
 mod zookeeper;
 
 /// The parts by name, in the order in which they are run.
-const PARTS: [(&str, fn()); 11] = [
+const PARTS: [(&str, fn()); 12] = [
     ("budget", budget::embedded),
     ("latency", latency::embedded),
     ("latency-zookeeper", latency::on_zookeeper),
+    ("listeners", listeners::embedded),
     ("handoff", handoff::on_zookeeper),
     ("throughput", throughput::embedded),
     ("throughput-zookeeper", throughput::on_zookeeper),

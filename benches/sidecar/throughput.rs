@@ -103,7 +103,7 @@ fn fewest(load: Load, seen: &Seen) -> usize {
 
 /// The median over the fires of this rate: the executions of all jobs for one instant, divided by the time
 /// from the instant to the record of the last of them.
-fn burst_rate(seen: &Seen) -> u64 {
+pub(crate) fn burst_rate(seen: &Seen) -> u64 {
     let mut bursts: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
     for Execution { scheduled, recorded, .. } in seen.fired() {
         let (count, last) = bursts.entry(*scheduled).or_default();
