@@ -3,8 +3,11 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::unistd::geteuid;
+use rustls::pki_types::UnixTime;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt as _;
 
@@ -62,9 +65,55 @@ fn check_rights(mode: u32, owner: u32, own: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// How long before its end a certificate is announced to expire.
+const SOON: Duration = Duration::from_secs(14 * DAY);
+const DAY: u64 = 86_400;
+
+/// Warns of certificates that expire soon, once a day.
+#[derive(Debug, Default)]
+pub(crate) struct Reminder {
+    /// The time of the last warning.
+    warned: Mutex<Option<UnixTime>>,
+}
+
+impl Reminder {
+    /// When a certificate expires, if a warning is due. `expires`: when it does, if that is before a moment.
+    pub(crate) fn due(
+        &self,
+        now: UnixTime,
+        expires: impl FnOnce(UnixTime) -> Option<UnixTime>,
+    ) -> Option<UnixTime> {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock that was set back warns again.
+        if warned.is_some_and(|at| (at.as_secs()..at.as_secs().saturating_add(DAY)).contains(&now.as_secs()))
+        {
+            return None;
+        }
+        let soon = Duration::from_secs(now.as_secs()).saturating_add(SOON);
+        let end = expires(UnixTime::since_unix_epoch(soon))?;
+        *warned = Some(now);
+        Some(end)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn se_7_a_certificate_that_expires_soon_is_announced_once_a_day() {
+        let at = |days: u64| UnixTime::since_unix_epoch(Duration::from_secs(days * DAY));
+        let (reminder, end) = (Reminder::default(), at(100));
+        let due = |now| reminder.due(now, |before| (before > end).then_some(end));
+        assert_eq!(due(at(80)), None);
+        assert_eq!(due(at(86)), None);
+        let minute = UnixTime::since_unix_epoch(Duration::from_secs(86 * DAY + 60));
+        assert_eq!(due(minute), Some(end));
+        assert_eq!(due(at(87)), None);
+        assert_eq!(due(at(88)), Some(end));
+        assert_eq!(due(at(200)), Some(end), "it has expired");
+        assert_eq!(due(at(90)), Some(end), "the clock was set back");
+    }
 
     #[test]
     fn a_file_that_other_users_can_use_is_refused() {

@@ -4,10 +4,11 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use webpki::EndEntityCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
 
 /// The authorities of a file, at least one.
 pub fn authorities(setting: &str, pem: &str) -> Result<RootCertStore, String> {
@@ -26,6 +27,36 @@ pub fn certificates(setting: &str, pem: &str) -> Result<Vec<CertificateDer<'stat
         return Err(format!("{setting}: it has no certificate in PEM"));
     }
     Ok(chain)
+}
+
+/// The certificates of a file, to show to others. Fails if one of them has expired at this moment.
+pub fn chain(setting: &str, pem: &str, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain = certificates(setting, pem)?;
+    match expires_before(&chain, now) {
+        Some(end) => Err(format!("{setting}: it has expired at {}; renew it", moment(end))),
+        None => Ok(chain),
+    }
+}
+
+/// When the first certificate of a chain expires, if that is before this moment.
+pub fn expires_before(chain: &[CertificateDer<'_>], before: UnixTime) -> Option<UnixTime> {
+    let expired = |certificate| {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        // Without authorities: the time is what it looks at first, and nothing else is asked.
+        let usage = KeyUsage::server_auth();
+        match certificate.verify_for_usage(&[], &[], &[], before, usage, None, None) {
+            Err(webpki::Error::CertExpired { not_after, .. }) => Some(not_after),
+            Err(_) | Ok(_) => None,
+        }
+    };
+    chain.iter().filter_map(expired).min()
+}
+
+/// A time of a certificate, for people.
+pub fn moment(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let known = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    known.map_or_else(|| "an unknown time".to_owned(), |time| time.to_string())
 }
 
 /// The key of a file.
@@ -57,4 +88,43 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let dns = certificate.valid_dns_names().map(|name| CertificateName::Dns(name.to_owned()));
     let uris = certificate.valid_uri_names().map(|name| CertificateName::Uri(name.to_owned()));
     uris.chain(dns).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    const YEAR_2030: Duration = Duration::from_secs(1_893_456_000);
+
+    /// A certificate that is valid until the beginning of 2030.
+    fn until_2030() -> String {
+        let mut params = CertificateParams::new(vec!["sidecar.test".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2030, 1, 1);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    #[test]
+    fn se_7_a_chain_of_which_a_certificate_has_expired_is_refused() {
+        let [before, after] = [YEAR_2030 - Duration::from_secs(1), YEAR_2030 + Duration::from_secs(1)]
+            .map(UnixTime::since_unix_epoch);
+        let two = until_2030() + &until_2030();
+        assert_eq!(chain("tls_cert", &two, before).unwrap().len(), 2);
+        let refused = chain("tls_cert", &two, after).unwrap_err();
+        assert_eq!(refused, "tls_cert: it has expired at 2030-01-01T00:00:00Z; renew it");
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_known_before_it_comes() {
+        let chain = certificates("tls_cert", &until_2030()).unwrap();
+        let end = UnixTime::since_unix_epoch(YEAR_2030);
+        let day = Duration::from_secs(86_400);
+        assert_eq!(expires_before(&chain, UnixTime::since_unix_epoch(YEAR_2030 + day)), Some(end));
+        assert_eq!(expires_before(&chain, UnixTime::since_unix_epoch(YEAR_2030 - day)), None);
+        assert_eq!(expires_before(&[CertificateDer::from(vec![1, 2, 3])], end), None);
+    }
 }

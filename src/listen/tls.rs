@@ -12,17 +12,18 @@ use std::time::Duration;
 use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::reread;
 use crate::config::ServerFiles;
-use crate::credential_file::{public, secret};
+use crate::credential_file::{Reminder, public, secret};
 use crate::pem::CertificateName;
 use crate::runner::clock::Clock;
 use crate::{crypto, pem};
@@ -43,6 +44,7 @@ pub struct TlsFilesError(String);
 #[derive(Debug, Clone)]
 pub struct Tls {
     texts: Texts,
+    chain: Vec<CertificateDer<'static>>,
     config: Arc<ServerConfig>,
 }
 
@@ -68,7 +70,7 @@ impl std::fmt::Debug for Texts {
 }
 
 impl Tls {
-    /// Fails if a certificate or a key cannot be used, or if the key is not the certificate's.
+    /// Fails if a certificate or a key cannot be used, if the key is not the certificate's, or if that has expired.
     fn new(texts: Texts) -> Result<Self, String> {
         let provider = crypto::provider();
         let authorities = pem::authorities("tls_client_ca", &texts.client_ca)?;
@@ -76,16 +78,17 @@ impl Tls {
             WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider))
                 .build()
                 .map_err(|error| format!("tls_client_ca: {error}"))?;
+        let chain = pem::chain("tls_cert", &texts.cert, UnixTime::now())?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("TLS: {error}"))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(pem::certificates("tls_cert", &texts.cert)?, pem::key("tls_key", &texts.key)?)
+            .with_single_cert(chain.clone(), pem::key("tls_key", &texts.key)?)
             .map_err(|error| format!("tls_cert and tls_key: {error}"))?;
         config.alpn_protocols = vec![HTTP_2.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { texts, config: Arc::new(config) })
+        Ok(Self { texts, chain, config: Arc::new(config) })
     }
 }
 
@@ -107,9 +110,19 @@ impl TlsFiles {
     pub async fn keep(self, clock: Clock) {
         let Self { files, current } = self;
         let known = current.subscribe();
+        let reminder = &Reminder::default();
+        let files = &files;
         let read = || {
             let known = known.borrow().clone();
-            read(&files, Some(known))
+            async move {
+                let tls = read(files, Some(known)).await?;
+                if let Some(end) = reminder.due(UnixTime::now(), |soon| pem::expires_before(&tls.chain, soon))
+                {
+                    let (path, expires) = (files.cert.display(), pem::moment(end));
+                    warn!(%path, expires, "the certificate of TLS expires soon: renew the file; the sidecar needs no restart");
+                }
+                Ok(tls)
+            }
         };
         reread::keep(current, read, ("the certificates of TLS", files.cert.display()), clock).await;
     }
@@ -252,7 +265,39 @@ impl Handshakes {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
     use super::*;
+
+    /// Writes files of which the certificate is valid until the beginning of a year.
+    fn files_until(folder: &Path, year: i32) -> ServerFiles {
+        let mut params = CertificateParams::new(vec!["sidecar.test".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let [cert, client_ca, key_file] = ["cert", "ca", "key"].map(|name| folder.join(name));
+        fs::write(&cert, &certificate).unwrap();
+        fs::write(&client_ca, &certificate).unwrap();
+        fs::write(&key_file, key.serialize_pem()).unwrap();
+        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+        ServerFiles { cert, key: key_file, client_ca }
+    }
+
+    #[tokio::test]
+    async fn se_7_an_expired_certificate_is_refused_at_the_start_and_replaces_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files_until(folder.path(), 2100);
+        let known = read(&files, None).await.unwrap();
+        let expired = "tls_cert: it has expired at 2021-01-01T00:00:00Z; renew it";
+        let files = files_until(folder.path(), 2021);
+        assert_eq!(read(&files, Some(known)).await.unwrap_err(), expired);
+        let refused = TlsFiles::open(files).await.err().expect("a refusal");
+        assert_eq!(refused.to_string(), expired);
+    }
 
     #[tokio::test]
     async fn se_11_who_opens_many_handshakes_holds_up_nobody_else() {

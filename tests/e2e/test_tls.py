@@ -170,6 +170,22 @@ def test_commands_speak_tls(secured: Secured, binary: Path) -> None:
     assert "other users may use it" in ended.stderr
 
 
+def test_se_7_the_log_names_a_certificate_that_expires_soon(secured: Secured) -> None:
+    secured.own = secured.sidecars.certify("soon", "IP:127.0.0.2", days=13)
+    sidecar = secured.sidecar("*.internal")
+    eventually("the warning", lambda: "the certificate of TLS expires soon" in sidecar.log.read_text())
+    [warning] = [line for line in sidecar.log.read_text().splitlines() if "expires soon" in line]
+    assert str(secured.own.cert) in warning
+    # A file that is valid for long, and what the sidecar has found in it.
+    sidecar.terminate()
+    secured.own = secured.sidecars.certify("late", "IP:127.0.0.2", days=15)
+    other = secured.fleet.sidecar(2, options=secured.options("*.internal"))
+    eventually("it serves", lambda: f":{secured.port}" in other.log.read_text())
+    secured.sidecars.certify("late", "IP:127.0.0.2", days=15)
+    eventually("it reads again", lambda: "the certificates of TLS have changed" in other.log.read_text())
+    assert "expires soon" not in other.log.read_text()
+
+
 def test_a_key_that_others_can_read_is_refused_at_the_start(secured: Secured, binary: Path) -> None:
     secured.own.key.chmod(0o644)
     ended = subprocess.run(

@@ -28,11 +28,11 @@ class Authority:
         usage = "keyUsage=critical,keyCertSign,cRLSign"
         self._openssl(*_new_key(self._key), "-x509", "-out", self.ca, "-subj", "/CN=authority", "-addext", usage)
 
-    def certify(self, subject: str, *names: str) -> Identity:
-        """A certificate for these names, as `DNS:localhost` or `IP:127.0.0.1`."""
+    def certify(self, subject: str, *names: str, days: int = 365) -> Identity:
+        """A certificate for these names, as `DNS:localhost` or `IP:127.0.0.1`, and for so many days."""
         cert, key, both = (self.folder / f"{subject}.{end}" for end in ("crt", "key", "pem"))
         command = [
-            *_new_key(key),
+            *_new_key(key, days),
             "-x509",
             "-CA",
             self.ca,
@@ -58,6 +58,6 @@ class Authority:
         assert made.returncode == 0, made.stderr
 
 
-def _new_key(key: Path) -> list[object]:
+def _new_key(key: Path, days: int = 365) -> list[object]:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    return ["req", *curve, "-keyout", key, "-days", "365"]
+    return ["req", *curve, "-keyout", key, "-days", days]

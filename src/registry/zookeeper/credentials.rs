@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustls::pki_types::UnixTime;
 use tokio::time::sleep;
 use zookeeper_client as zk;
 
 use super::tls::{Pem, Tls};
-use crate::credential_file::{public, secret};
+use crate::credential_file::{Reminder, public, secret};
+use crate::pem::moment;
 
 /// How long a connection may go on with what is no longer in the files.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -94,11 +96,12 @@ pub(super) struct Credentials {
     /// The digest, if no file has it.
     digest: Option<String>,
     current: Arc<Mutex<Option<Arc<Presented>>>>,
+    reminder: Arc<Reminder>,
 }
 
 impl Credentials {
     pub(super) fn new(files: CredentialFiles, digest: Option<String>) -> Self {
-        Self { files, digest, current: Arc::default() }
+        Self { files, digest, current: Arc::default(), reminder: Arc::default() }
     }
 
     /// None at all: for a conversation with ourselves.
@@ -179,15 +182,30 @@ impl Credentials {
             }),
         };
         let texts = Texts { digest, sasl, tls };
-        if let Some(current) = self.current()
-            && current.texts == texts
-        {
-            return Ok(current);
-        }
-        let tls = texts.tls.as_ref().map(Tls::new).transpose()?;
-        let presented = Arc::new(Presented { texts, tls });
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&presented));
+        let presented = match self.current().filter(|current| current.texts == texts) {
+            Some(current) => current,
+            None => {
+                let tls = texts.tls.as_ref().map(Tls::new).transpose()?;
+                let presented = Arc::new(Presented { texts, tls });
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&presented));
+                presented
+            }
+        };
+        self.remind(&presented);
         Ok(presented)
+    }
+
+    /// Warns if the client certificate expires soon.
+    fn remind(&self, presented: &Presented) {
+        let (Some(tls), Some(file)) = (&presented.tls, &self.files.cert) else { return };
+        if let Some(end) = self.reminder.due(UnixTime::now(), |soon| tls.expires_before(soon)) {
+            let (path, expires) = (file.display(), moment(end));
+            tracing::warn!(
+                %path,
+                expires,
+                "the client certificate for ZooKeeper expires soon: renew the file; the sidecar needs no restart"
+            );
+        }
     }
 }
 

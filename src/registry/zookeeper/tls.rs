@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateRevocationListDer, ServerName};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -31,6 +31,8 @@ pub(super) struct Pem {
 /// Checked, and ready for connections.
 #[derive(Clone)]
 pub(super) struct Tls {
+    /// The certificates that we show.
+    chain: Vec<CertificateDer<'static>>,
     config: Arc<ClientConfig>,
     options: zk::TlsOptions,
 }
@@ -60,18 +62,25 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("TLS: {error}"))?
             .with_webpki_verifier(verifier);
+        let mut chain = Vec::new();
         let config = match &texts.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = pem::certificates("zookeeper_cert", certificate)?;
+                // Servers decide about one that has expired: some ask for none.
+                chain = pem::certificates("zookeeper_cert", certificate)?;
                 let key = pem::key("zookeeper_key", key)?;
                 builder
-                    .with_client_auth_cert(chain, key)
+                    .with_client_auth_cert(chain.clone(), key)
                     .map_err(|error| format!("zookeeper_cert and zookeeper_key: {error}"))?
             }
         };
         let options = options(texts).map_err(|error| format!("TLS: {error}"))?;
-        Ok(Self { config: Arc::new(config), options })
+        Ok(Self { chain, config: Arc::new(config), options })
+    }
+
+    /// When the first certificate that we show expires, if that is before this moment.
+    pub(super) fn expires_before(&self, moment: UnixTime) -> Option<UnixTime> {
+        pem::expires_before(&self.chain, moment)
     }
 
     /// The same for the client library.
