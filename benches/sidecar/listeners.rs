@@ -19,7 +19,7 @@ use crate::program::{Program, file};
 use crate::statistics::{Sorted, microseconds, rate};
 use crate::throughput::burst_rate;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 4;
 /// The fires whose lateness is measured: 50 items each.
 const FEW: Load = Load { jobs: 1, items: 50, warm_up: 1, seconds: 6 };
 /// Fires of many items: how fast one of them is executed.
