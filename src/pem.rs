@@ -91,7 +91,7 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -100,19 +100,19 @@ mod tests {
 
     const YEAR_2030: Duration = Duration::from_secs(1_893_456_000);
 
-    /// A certificate that is valid until the beginning of 2030.
-    fn until_2030() -> String {
+    /// A certificate that is valid until the beginning of this year, and its key, in PEM.
+    pub(crate) fn certificate_until(year: i32) -> (String, String) {
         let mut params = CertificateParams::new(vec!["sidecar.test".to_owned()]).unwrap();
-        params.not_before = date_time_ymd(2020, 1, 1);
-        params.not_after = date_time_ymd(2030, 1, 1);
-        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
     }
 
     #[test]
     fn se_7_a_chain_of_which_a_certificate_has_expired_is_refused() {
         let [before, after] = [YEAR_2030 - Duration::from_secs(1), YEAR_2030 + Duration::from_secs(1)]
             .map(UnixTime::since_unix_epoch);
-        let two = until_2030() + &until_2030();
+        let two = certificate_until(2030).0 + &certificate_until(2040).0;
         assert_eq!(chain("tls_cert", &two, before).unwrap().len(), 2);
         let refused = chain("tls_cert", &two, after).unwrap_err();
         assert_eq!(refused, "tls_cert: it has expired at 2030-01-01T00:00:00Z; renew it");
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_certificate_is_known_before_it_comes() {
-        let chain = certificates("tls_cert", &until_2030()).unwrap();
+        let chain = certificates("tls_cert", &certificate_until(2030).0).unwrap();
         let end = UnixTime::since_unix_epoch(YEAR_2030);
         let day = Duration::from_secs(86_400);
         assert_eq!(expires_before(&chain, UnixTime::since_unix_epoch(YEAR_2030 + day)), Some(end));

@@ -269,22 +269,18 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
-    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-
     use super::*;
+    use crate::pem::tests::certificate_until;
 
     /// Writes files of which the certificate is valid until the beginning of a year.
     fn files_until(folder: &Path, year: i32) -> ServerFiles {
-        let mut params = CertificateParams::new(vec!["sidecar.test".to_owned()]).unwrap();
-        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().pem();
-        let [cert, client_ca, key_file] = ["cert", "ca", "key"].map(|name| folder.join(name));
-        fs::write(&cert, &certificate).unwrap();
-        fs::write(&client_ca, &certificate).unwrap();
-        fs::write(&key_file, key.serialize_pem()).unwrap();
-        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
-        ServerFiles { cert, key: key_file, client_ca }
+        let (certificate, private) = certificate_until(year);
+        let [cert, client_ca, key] = ["cert", "ca", "key"].map(|name| folder.join(name));
+        for (file, text) in [(&cert, &certificate), (&client_ca, &certificate), (&key, &private)] {
+            fs::write(file, text).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        ServerFiles { cert, key, client_ca }
     }
 
     #[tokio::test]

@@ -12,6 +12,8 @@
 )]
 
 mod admission;
+#[path = "../support/altered_session.rs"]
+mod altered_session;
 mod api_fields;
 mod attach;
 mod balance;

@@ -9,19 +9,16 @@ use futures::future::{BoxFuture, join_all};
 use sidekeeper::registry::counted::{Counted, Counts};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::latch::{Host, LatchError};
-use sidekeeper::registry::{
-    CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch,
-};
+use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::runner::clock::Clock;
-use sidekeeper::tree::{
-    Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction, WatchEvent,
-};
-use tokio::sync::{oneshot, watch};
+use sidekeeper::tree::{CommitResult, NodeKind, Operation, OperationResult, Path, Transaction, WatchEvent};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::conformance::on_both;
 use crate::registries::{PATIENCE, TestRegistry, commit, hold, next, path, reaches};
+use crate::support::altered_session::{Alteration, AlteredSession};
 
 on_both! {
     one_contender_at_a_time_holds_the_latch,
@@ -190,9 +187,8 @@ async fn a_lost_session_ends_the_wait_with_an_error(registry: TestRegistry) {
     assert_eq!(waiting.await, Err(lost));
 }
 
-/// A session of which a network changes some answers.
+/// A network that changes some answers.
 struct Garbled {
-    session: Arc<dyn Session>,
     /// How many lists of children come without names.
     empty_lists: AtomicUsize,
     /// How many created nodes get another name on the way.
@@ -204,33 +200,10 @@ fn takes_one(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-impl Session for Garbled {
-    fn id(&self) -> SessionId {
-        self.session.id()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.session.timeout()
-    }
-
-    fn greeted(&self) -> Option<Duration> {
-        self.session.greeted()
-    }
-
-    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
-        self.session.key()
-    }
-
-    fn state(&self) -> watch::Receiver<SessionState> {
-        self.session.state()
-    }
-
-    fn commit(
-        &self,
-        transaction: Transaction,
-    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
-        let creates = transaction.iter().any(|step| matches!(step, Operation::Create { .. }));
-        let committed = self.session.commit(transaction);
+impl Alteration for Garbled {
+    fn commit(&self, inner: &Arc<dyn Session>, steps: Transaction) -> BoxFuture<'static, CommitResult> {
+        let creates = steps.iter().any(|step| matches!(step, Operation::Create { .. }));
+        let committed = inner.commit(steps);
         if !creates || !takes_one(&self.renamed) {
             return committed;
         }
@@ -244,46 +217,23 @@ impl Session for Garbled {
         committed.map(move |result| result.map(|all| all.into_iter().map(rename).collect())).boxed()
     }
 
-    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
-        self.session.ensure(path, kind, data)
-    }
-
-    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
-        self.session.get(path)
-    }
-
-    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
-        if takes_one(&self.empty_lists) {
-            return async { Ok(Some(Vec::new())) }.boxed();
+    fn children(
+        &self,
+        inner: &Arc<dyn Session>,
+        path: &Path,
+    ) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
+        match takes_one(&self.empty_lists) {
+            true => async { Ok(Some(Vec::new())) }.boxed(),
+            false => inner.children(path),
         }
-        self.session.children(path)
-    }
-
-    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.session.watch(root, wants_data)
-    }
-
-    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.session.watch_node(node)
-    }
-
-    fn close(&self) -> BoxFuture<'static, ()> {
-        self.session.close()
-    }
-
-    fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.session.abandon()
     }
 }
 
 async fn a_contender_that_gets_wrong_answers_leaves_no_node(registry: TestRegistry) {
     let session = registry.session().await;
     for (empty_lists, renamed) in [(1, 0), (0, 1), (2, 1), (1, 2)] {
-        let garbled = Garbled {
-            session: Arc::clone(&session),
-            empty_lists: empty_lists.into(),
-            renamed: renamed.into(),
-        };
+        let alteration = Garbled { empty_lists: empty_lists.into(), renamed: renamed.into() };
+        let garbled = AlteredSession { inner: Arc::clone(&session), alteration };
         // Without the containers, one more creation would get another name.
         session.ensure(&path("/latch"), NodeKind::Persistent, b"").await.unwrap();
         assert_eq!(hold(Arc::new(garbled), path("/latch"), LIMIT, || async {}).await, Ok(()));

@@ -126,6 +126,36 @@ fn an_instance_that_wrongly_finds_its_node_removed_leaves_no_node_behind() {
     assert_eq!(world.nodes[1].items.len(), 6);
 }
 
+/// The removal seems to have been just before: the instance learns only from the deletion that its node exists.
+#[test]
+fn the_node_of_a_wrongly_stopped_instance_goes_also_if_answers_are_lost_or_the_connection_breaks() {
+    for (loses_answer, breaks) in [(true, false), (false, true), (true, true)] {
+        let mut world = World::new(18, six_items());
+        let deceived = world.join();
+        world.join();
+        world.run_for(3_500);
+        world.settle_owned();
+        let node = format!("instances/{}", world.nodes[deceived].instance);
+        world.hide(deceived, &node);
+        world.run_for(300);
+        world.loses_answer = loses_answer.then_some(deceived);
+        if breaks {
+            world.toggle_suspended(deceived);
+            world.run_for(500);
+            world.toggle_suspended(deceived);
+        }
+        world.run_for(8_000);
+        world.settle_owned();
+        let registered = world.children("instances");
+        let owned: usize =
+            world.nodes.iter().filter(|one| one.ended.is_none()).map(|one| one.items.len()).sum();
+        assert_eq!(owned, 6, "{loses_answer} {breaks}: {registered:?}");
+        // A connection that breaks has the nodes read again: then the instance was not stopped at all.
+        let ended = world.nodes[deceived].ended.is_some();
+        assert_eq!(registered.len(), if ended { 1 } else { 2 }, "{loses_answer} {breaks}: {registered:?}");
+    }
+}
+
 #[test]
 fn the_stop_of_an_operator_holds_though_the_session_is_lost_later() {
     let mut world = one_node(|configuration| configuration.failover = true);

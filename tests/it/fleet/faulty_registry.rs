@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sidekeeper::registry::embedded::Embedded;
-use sidekeeper::registry::{DataFilter, Registry, Session, SessionKey, SessionState, Watch};
-use sidekeeper::tree::{CommitResult, Error, Node, NodeKind, Operation, Path, SessionId, Transaction};
-use tokio::sync::watch;
+use sidekeeper::registry::{Registry, Session, SessionKey};
+use sidekeeper::tree::{CommitResult, Error, NodeKind, Operation, Transaction};
+
+use crate::altered_session::{Alteration, AlteredSession};
 
 #[derive(Clone)]
 pub enum RegistryFault {
@@ -32,8 +32,8 @@ impl Registry for FaultyRegistry {
             if matches!(self.fault, RegistryFault::Unreachable) {
                 return Err(Error::Unreachable("unreachable on purpose".to_owned()));
             }
-            let (inner, fault) = (self.registry.open().await?, self.fault.clone());
-            let session: Arc<dyn Session> = Arc::new(FaultySession { inner, fault });
+            let (inner, alteration) = (self.registry.open().await?, self.fault.clone());
+            let session: Arc<dyn Session> = Arc::new(AlteredSession { inner, alteration });
             Ok(session)
         })
     }
@@ -47,40 +47,15 @@ impl Registry for FaultyRegistry {
     }
 }
 
-struct FaultySession {
-    inner: Arc<dyn Session>,
-    fault: RegistryFault,
-}
-
-impl Session for FaultySession {
-    fn id(&self) -> SessionId {
-        self.inner.id()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn greeted(&self) -> Option<Duration> {
-        self.inner.greeted()
-    }
-
-    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
-        self.inner.key()
-    }
-
-    fn state(&self) -> watch::Receiver<SessionState> {
-        self.inner.state()
-    }
-
-    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+impl Alteration for RegistryFault {
+    fn commit(&self, inner: &Arc<dyn Session>, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
         let last_checked = transaction.iter().rev().find(|step| matches!(step, Operation::Check { .. }));
-        let (inner, instance) = (Arc::clone(&self.inner), last_checked.map(|step| step.path().clone()));
+        let (inner, instance) = (Arc::clone(inner), last_checked.map(|step| step.path().clone()));
         let Some(instance) = instance.filter(|path| path.as_str().contains("/instances/")) else {
             return inner.commit(transaction);
         };
-        match &self.fault {
-            RegistryFault::InstanceFlickers(times) => {
+        match self {
+            Self::InstanceFlickers(times) => {
                 let less = |left: u32| left.checked_sub(1);
                 if times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
                     return inner.commit(transaction);
@@ -93,39 +68,11 @@ impl Session for FaultySession {
                     result
                 })
             }
-            RegistryFault::AnswerLost => Box::pin(async move {
+            Self::AnswerLost => Box::pin(async move {
                 inner.commit(transaction).await?;
                 Err(Error::OutcomeUnknown("the answer was lost".to_owned()).into())
             }),
-            RegistryFault::Unreachable => inner.commit(transaction),
+            Self::Unreachable => inner.commit(transaction),
         }
-    }
-
-    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
-        self.inner.ensure(path, kind, data)
-    }
-
-    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
-        self.inner.get(path)
-    }
-
-    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
-        self.inner.children(path)
-    }
-
-    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.inner.watch(root, wants_data)
-    }
-
-    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.inner.watch_node(node)
-    }
-
-    fn close(&self) -> BoxFuture<'static, ()> {
-        self.inner.close()
-    }
-
-    fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.inner.abandon()
     }
 }
