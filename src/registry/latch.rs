@@ -149,7 +149,7 @@ struct Contender<H> {
 struct OurNodes {
     /// The nodes that an answer has named. A network can change the bytes of an answer, so one of them may not exist.
     known: BTreeSet<Path>,
-    /// Whether there may be others: a creation is in flight, its outcome is unknown, or an answer was wrong.
+    /// Whether there may be others: a creation is in flight, or its outcome is unknown.
     may_be_more: bool,
 }
 
@@ -183,9 +183,8 @@ impl<H: Host> Contender<H> {
 
     /// Joins, and waits until no contender is first.
     async fn reach_the_head(&self) -> Result<(), Error> {
-        let mut is_sure = true;
         loop {
-            self.join(is_sure).await?;
+            self.join().await?;
             while let Some(before) = self.predecessor().await? {
                 match before {
                     None => return Ok(()),
@@ -193,13 +192,13 @@ impl<H: Host> Contender<H> {
                 }
             }
             // Another client has deleted our node, or an answer was wrong; join again.
-            is_sure = false;
         }
     }
 
-    /// Creates our node, or finds it. `is_sure`: there is none yet.
-    async fn join(&self, mut is_sure: bool) -> Result<(), Error> {
+    /// Creates our node, or finds it.
+    async fn join(&self) -> Result<(), Error> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
+        let mut is_sure = true;
         let mut with_latch = false;
         loop {
             // The task may be stopped before the outcome is known.
