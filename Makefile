@@ -15,6 +15,8 @@ PYTHON_PINS := $(wildcard clients/python/requirements-dev.txt tests/requirements
 SUITE := PYTHONPATH=tests:clients/python SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) -m
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
+CARGO_AUDITABLE_VERSION := 0.7.7
+CARGO_CYCLONEDX_VERSION := 0.5.9
 
 # The parts that `make test` runs instead of its own: some of rust, model, mutants, client, smoke, e2e, interop, faults.
 PARTS ?=
@@ -34,6 +36,16 @@ help: ## list these targets
 .PHONY: build
 build: ## build the sidecar for use: target/release/sidekeeper
 	cargo build --release --locked
+
+DIST := $(or $(CARGO_TARGET_DIR),target)/dist
+RELEASE_TOOLS := .tools/bin/cargo-auditable .tools/bin/cargo-cyclonedx
+.PHONY: dist
+dist: $(RELEASE_TOOLS) ## build the program to release, its bill of materials and checksums: target/dist
+	PATH=$(abspath .tools/bin):$$PATH deploy/build-release $(DIST)
+
+.PHONY: reproducible
+reproducible: $(RELEASE_TOOLS) ## build the last commit twice, as a release and in two folders, and compare the bytes
+	PATH=$(abspath .tools/bin):$$PATH deploy/check-reproducible
 
 .PHONY: demo
 demo: binary client ## show the sidecar at work; ZOOKEEPER=host:port to use a ZooKeeper
@@ -352,6 +364,15 @@ $(BUF): .ci/tools/package-lock.json
 		cargo install --locked cargo-deny --version $(CARGO_DENY_VERSION) --root .tools; \
 	fi
 	touch $@
+
+# A version that is installed already is kept.
+.tools/bin/cargo-auditable:
+	.ci/setup cargo
+	cargo install --quiet --locked cargo-auditable --version $(CARGO_AUDITABLE_VERSION) --root .tools
+
+.tools/bin/cargo-cyclonedx:
+	.ci/setup cargo
+	cargo install --quiet --locked cargo-cyclonedx --version $(CARGO_CYCLONEDX_VERSION) --root .tools
 
 .tools/bin/compose-check: $(wildcard .ci/tools/compose-check/*)
 	.ci/setup go

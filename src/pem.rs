@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -22,7 +22,7 @@ pub fn authorities(setting: &str, pem: &str) -> Result<RootCertStore, String> {
 /// The certificates of a file, at least one.
 pub fn certificates(setting: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    let chain = chain.map_err(|error| format!("{setting}: {error}"))?;
+    let chain = chain.map_err(|error| format!("{setting}: {}", fault(&error)))?;
     if chain.is_empty() {
         return Err(format!("{setting}: it has no certificate in PEM"));
     }
@@ -62,7 +62,21 @@ pub fn moment(time: UnixTime) -> String {
 /// The key of a file.
 pub fn key(setting: &str, pem: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes())
-        .map_err(|error| format!("{setting}: {error}; allowed: PEM without a password"))
+        .map_err(|error| format!("{setting}: {}; allowed: PEM without a password", fault(&error)))
+}
+
+/// What is wrong with a file. The library's own text may have a line of the file in it, and so a key.
+fn fault(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section has no line that ends it (-----END …-----)",
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins a section (-----BEGIN …-----) has more text in it"
+        }
+        pem::Error::Base64Decode(_) => "a section is not in base64",
+        pem::Error::NoItemsFound => "it has no such section",
+        pem::Error::SectionTooLarge => "a section is too large",
+        _ => "it cannot be read as PEM",
+    }
 }
 
 /// A subject alternative name of a certificate (RFC 5280, 4.2.1.6).
@@ -116,6 +130,23 @@ pub(crate) mod tests {
         assert_eq!(chain("tls_cert", &two, before).unwrap().len(), 2);
         let refused = chain("tls_cert", &two, after).unwrap_err();
         assert_eq!(refused, "tls_cert: it has expired at 2030-01-01T00:00:00Z; renew it");
+    }
+
+    #[test]
+    fn an_error_has_no_text_of_the_key() {
+        let (_, pem) = certificate_until(2040);
+        let body = pem.lines().nth(1).unwrap();
+        let without_end: String = pem.lines().take(2).collect::<Vec<_>>().join("\n");
+        for damaged in
+            [pem.replace('\n', ""), pem.replace('\n', " "), without_end, pem.replace(body, "?secret?")]
+        {
+            let refused = key("tls_key", &damaged).unwrap_err();
+            assert!(refused.starts_with("tls_key: a "), "{refused}");
+            let bytes = format!("{:?}", body.as_bytes());
+            for secret in [body, "secret", bytes.trim_matches(['[', ']'])] {
+                assert!(!refused.contains(secret), "{refused}");
+            }
+        }
     }
 
     #[test]

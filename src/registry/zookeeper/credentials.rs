@@ -203,7 +203,7 @@ impl Credentials {
             tracing::warn!(
                 %path,
                 expires,
-                "the client certificate for ZooKeeper expires soon: renew the file; the sidecar needs no restart"
+                "renew the client certificate for ZooKeeper: from then on servers refuse it; the sidecar needs no restart"
             );
         }
     }
