@@ -118,6 +118,8 @@ mutants! {
     ItemLockLossIgnored,
     /// An execution that stopped because its lock was lost is recorded as one that failed.
     ItemLockLossIsFailure,
+    /// An execution that the application interrupted is recorded as one that failed, also in a job that fails over.
+    InterruptionIsFailure,
 
     // Sticky locks.
     /// The end of the lease is ignored: the owner relies on the session until the registry ends it.

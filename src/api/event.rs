@@ -197,6 +197,7 @@ fn last_execution(last: &LastExecution) -> proto::LastExecution {
         Ending::Success => proto::ExecutionOutcome::Success,
         Ending::Failure => proto::ExecutionOutcome::Failure,
         Ending::Rejection => proto::ExecutionOutcome::Rejected,
+        Ending::Interruption => proto::ExecutionOutcome::Interrupted,
     };
     proto::LastExecution {
         outcome: outcome.into(),

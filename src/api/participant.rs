@@ -283,12 +283,13 @@ fn read_results(results: Vec<proto::ExecutionResult>) -> Result<Vec<ExecutionRes
             Ok(proto::ExecutionOutcome::Success) => Outcome::Success,
             Ok(proto::ExecutionOutcome::Failure) => Outcome::Failure(result.failure_message),
             Ok(proto::ExecutionOutcome::Rejected) => Outcome::Rejected(result.failure_message),
+            Ok(proto::ExecutionOutcome::Interrupted) => Outcome::Interrupted(result.failure_message),
             Ok(proto::ExecutionOutcome::Unspecified) | Err(_) => {
                 let field = format!("results[{index}].outcome");
                 errors.push(FieldError::new(
                     &field,
                     &result.outcome.to_string(),
-                    "SUCCESS, FAILURE or REJECTED",
+                    "SUCCESS, FAILURE, REJECTED or INTERRUPTED",
                 ));
                 continue;
             }

@@ -12,8 +12,8 @@ use crate::reason::Reason;
 
 use crate::listen::refusal::with_metadata;
 
-/// This sidecar's level.
-pub(super) const API_LEVEL: u32 = 1;
+/// This sidecar's level (`AttachRequest.api_level` in the protos).
+pub(super) const API_LEVEL: u32 = 2;
 /// The lowest level of a client library that this sidecar supports. Add a line to the changelog when you
 /// raise it.
 const CLIENT_API_LEVEL_MIN: u32 = 1;

@@ -50,6 +50,7 @@ impl Outcomes {
             Outcome::Success => (Ending::Success, ""),
             Outcome::Failure(message) => (Ending::Failure, message.as_str()),
             Outcome::Rejected(message) => (Ending::Rejection, message.as_str()),
+            Outcome::Interrupted(message) => (Ending::Interruption, message.as_str()),
         };
         let message = Excerpt::of(message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default());
         let mut inner = self.lock();

@@ -46,20 +46,20 @@ async fn the_sidecar_refuses_a_client_of_an_incompatible_api_level() {
     let levels = [("client_api_level", "0"), ("client_api_level_min", "1"), ("sidecar_version", version)];
     check(&too_old, "CLIENT_TOO_OLD", &["sidekeeper-test/1.2.3 is too old", "API level 0", &text], &levels);
 
-    let too_new = sidecar.refusal(library(7, 2)).await;
-    let levels = [("client_api_level", "7"), ("sidecar_api_level", "1"), ("sidecar_api_level_min", "2")];
-    check(&too_new, "SIDECAR_TOO_OLD", &["needs at least 2", "upgrade the sidecar"], &levels);
+    let too_new = sidecar.refusal(library(7, 3)).await;
+    let levels = [("client_api_level", "7"), ("sidecar_api_level", "2"), ("sidecar_api_level_min", "3")];
+    check(&too_new, "SIDECAR_TOO_OLD", &["needs at least 3", "upgrade the sidecar"], &levels);
 
     // The level is checked first: a newer client may use values that this sidecar takes for invalid.
-    let strange = AttachRequest { application_id: "@".to_owned(), ..library(7, 2) };
+    let strange = AttachRequest { application_id: "@".to_owned(), ..library(7, 3) };
     check(&sidecar.refusal(strange).await, "SIDECAR_TOO_OLD", &[], &[]);
 
     // None of them was registered.
     assert_eq!(fleet.nodes.tree().await.names(), Vec::<String>::new());
 
     // A newer client that accepts this sidecar is served, and so is a client without an API level.
-    assert_eq!(sidecar.attach(library(7, 1)).await.attached.api_level, 1);
-    assert_eq!(sidecar.attach(request(job(1))).await.attached.api_level, 1);
+    assert_eq!(sidecar.attach(library(7, 2)).await.attached.api_level, 2);
+    assert_eq!(sidecar.attach(request(job(1))).await.attached.api_level, 2);
 }
 
 fn secret(text: &str) -> Secret {

@@ -92,6 +92,10 @@ const DIRECTED: &[Directed] = &[
         ItemLockLossIsFailure,
         item_lock::s56_a_lost_lock_cancels_the_execution_which_then_counts_as_interrupted
     ),
+    directed!(
+        InterruptionIsFailure,
+        retry::p5_an_interrupted_execution_fails_over_or_else_is_retried_as_one_that_failed
+    ),
     directed!(DisabledLeaderStays, leadership::a_disabled_server_gets_no_items_and_does_not_lead),
     directed!(LeftoverLeaderKept, leadership::p7_a_leader_that_is_not_online_is_removed),
     directed!(DisabledServerGetsItems, leadership::a_disabled_server_gets_no_items_and_does_not_lead),

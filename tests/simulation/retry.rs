@@ -103,6 +103,36 @@ fn only_the_outcomes_that_the_job_names_are_retried_and_never_a_rejection() {
 }
 
 #[test]
+pub fn p5_an_interrupted_execution_fails_over_or_else_is_retried_as_one_that_failed() {
+    let interrupted = || Outcome::Interrupted("the lease has ended by the application's clock".to_owned());
+    for seed in 0..SEEDS {
+        for (failover, attempts) in [(true, "4"), (false, "4"), (false, "1")] {
+            let props = [("retry-max-attempts", attempts), ("retry-backoff", "500ms")];
+            let mut world = every_ten_seconds(seed, 2, failover, &props);
+            // The execution that takes its place is interrupted, too.
+            world.outcomes.insert(Item(3), VecDeque::from([interrupted(), interrupted()]));
+            world.next_duration_ms = Some(100);
+            world.run_for(8_000);
+            let case = format!("seed {seed}, failover {failover}, attempts {attempts}");
+            let starts = starts_of(&world, 3);
+            let found: Vec<_> =
+                starts.iter().map(|start| (start.source, start.attempt, start.scheduled)).collect();
+            let of = |source, attempt| (source, attempt, second(10));
+            let expected = match (failover, attempts) {
+                (true, _) => vec![of(Source::Schedule, 1), of(Source::Failover, 1), of(Source::Failover, 1)],
+                (false, "1") => vec![of(Source::Schedule, 1)],
+                (false, _) => [1, 2, 3].map(|attempt| of(Source::Schedule, attempt)).to_vec(),
+            };
+            assert_eq!(found, expected, "{case}");
+            assert_eq!(running_nodes(&world).len(), 0, "{case}");
+            assert_eq!(world.starts.len(), 6 + expected.len() - 1, "{case}: the others ran once");
+            world.run_until(second(22));
+            assert_eq!(starts_of(&world, 3).last().map(|start| start.scheduled), Some(second(20)), "{case}");
+        }
+    }
+}
+
+#[test]
 fn a_fire_replaces_a_retry() {
     for seed in 0..SEEDS {
         let mut world =

@@ -115,6 +115,7 @@ fn failures(items: &[ItemStatus]) -> String {
     for (item, last) in failing.iter().take(FAILURES_SHOWN) {
         let how = match last.outcome() {
             ExecutionOutcome::Rejected => "rejected",
+            ExecutionOutcome::Interrupted => "interrupted",
             ExecutionOutcome::Unspecified | ExecutionOutcome::Success | ExecutionOutcome::Failure => "failed",
         };
         let since = last.since.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());

@@ -67,6 +67,8 @@ pub enum Ending {
     Failure,
     /// The application did not begin the item.
     Rejection,
+    /// The application stopped it, or did not begin it, because another instance might have owned the item.
+    Interruption,
 }
 
 /// How an item was executed last.

@@ -388,7 +388,9 @@ impl Participant {
                     self.catch_up();
                 }
             }
-            Input::Report(ticket, results) => self.executions.report(&mut self.out, ticket, &results),
+            Input::Report(ticket, results) => {
+                self.executions.report(&self.cx, &mut self.out, ticket, &results);
+            }
             Input::Cancel(ticket, items) => self.executions.cancel_by_operator(
                 &self.cx,
                 &mut self.retries,

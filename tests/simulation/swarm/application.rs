@@ -179,7 +179,13 @@ impl World {
                     match place.map(|place| waiting.remove(place)) {
                         Some(execute) => {
                             self.note(m, || format!("item {item} is not begun: {reason:?}"));
-                            self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
+                            let outcome = match reason {
+                                CancelReason::LeaseLost => {
+                                    Outcome::Interrupted("the lease is lost".to_owned())
+                                }
+                                _ => Outcome::Rejected(format!("{reason:?}")),
+                            };
+                            self.report(m, execute, outcome, 0);
                         }
                         None => self.cancelled(m, &execution_id, item, reason),
                     }
@@ -290,9 +296,10 @@ impl World {
             ends = None;
         }
         let failed = happens(dice[3], rates.failed);
-        let outcome = match dice[4] % 3 {
+        let outcome = match dice[4] % 4 {
             _ if !failed => Outcome::Success,
             0 => Outcome::Rejected("not today".to_owned()),
+            1 => Outcome::Interrupted("it took its lease for lost".to_owned()),
             _ => Outcome::Failure("it went wrong".to_owned()),
         };
         if failed {
@@ -462,7 +469,7 @@ impl World {
         self.note(m, || format!("stops item {} ({id}): {why}", execution.execute.item));
         self.check_ended(m, &execution, false);
         let application = &mut self.machines[m].application;
-        let outcome = Outcome::Failure(why.to_owned());
+        let outcome = Outcome::Interrupted(why.to_owned());
         if application.stream.is_none() || why != "the lease is over" {
             return;
         }

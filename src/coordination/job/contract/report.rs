@@ -13,6 +13,8 @@ pub enum Outcome {
     Failure(String),
     /// The application did not begin it.
     Rejected(String),
+    /// The application stopped it, or did not begin it, because another instance might have owned the item.
+    Interrupted(String),
 }
 
 /// The result of one execution.
@@ -50,6 +52,7 @@ pub(crate) enum Ending {
     Success,
     Failure,
     Rejection,
+    Interruption,
 }
 
 impl From<&Outcome> for Ending {
@@ -58,6 +61,7 @@ impl From<&Outcome> for Ending {
             Outcome::Success => Self::Success,
             Outcome::Failure(_) => Self::Failure,
             Outcome::Rejected(_) => Self::Rejection,
+            Outcome::Interrupted(_) => Self::Interruption,
         }
     }
 }

@@ -28,6 +28,8 @@ use crate::tree::{CommitError, Error, Operation, Transaction};
 
 /// The shortest pause between two readings of the view because of unknown running nodes.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
+/// The same after an execution was interrupted.
+const INTERRUPTION_PAUSE: Duration = Duration::from_secs(1);
 
 impl Executions {
     /// Closes an execution, and answers the last reports that waited for it.
@@ -63,7 +65,13 @@ impl Executions {
     }
 
     /// Records reported results.
-    pub(crate) fn report(&mut self, out: &mut Outbox, ticket: Ticket, results: &[ExecutionResult]) {
+    pub(crate) fn report(
+        &mut self,
+        cx: &Context,
+        out: &mut Outbox,
+        ticket: Ticket,
+        results: &[ExecutionResult],
+    ) {
         let numbers: Option<Vec<_>> =
             results.iter().map(|result| self.number(&result.execution_id)).collect();
         let Some(numbers) = numbers else {
@@ -87,11 +95,12 @@ impl Executions {
                     lost.push(item);
                     CompletionStatus::LeaseLost
                 }
-                (Some(item), Some(execution)) if is_interrupted(execution, &result.outcome) => {
+                (Some(item), Some(execution)) if is_interrupted(cx, execution, &result.outcome) => {
                     out.push(Effect::Reported(item, result.outcome.clone()));
                     self.remember_lost(number);
                     // The view may not know that the running node left behind is this instance's.
                     self.suspected.insert(item);
+                    self.interrupted = true;
                     lost.push(item);
                     CompletionStatus::LeaseLost
                 }
@@ -312,6 +321,7 @@ impl Executions {
         let suspected = std::mem::take(&mut self.suspected);
         let unknown: BTreeSet<_> = suspected.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
         if unknown.is_empty() {
+            self.interrupted = false;
             return;
         }
         if self.pause_ends().is_some_and(|end| now < end) && !cx.phase.is_leaving() {
@@ -321,6 +331,7 @@ impl Executions {
             return;
         }
         self.investigated = Some(now);
+        self.interrupted = false;
         out.read_again();
     }
 
@@ -330,15 +341,19 @@ impl Executions {
     }
 
     fn pause_ends(&self) -> Option<Duration> {
-        self.investigated.map(|at| at.saturating_add(INVESTIGATION_PAUSE))
+        let pause = if self.interrupted { INTERRUPTION_PAUSE } else { INVESTIGATION_PAUSE };
+        self.investigated.map(|at| at.saturating_add(pause))
     }
 }
 
-/// Whether this result says that the execution stopped because its item's lock was lost. Its running node stays, as that
-/// of a crashed execution: it is flagged for a failover, or removed (see [`Executions::left_running`]).
-fn is_interrupted(execution: &Execution, outcome: &Outcome) -> bool {
-    execution.state == State::Running
-        && execution.limit.cancelled() == Some(CancelReason::ItemLockLost)
+/// Whether this result says that the execution stopped because its item's lock was lost, or because the application took
+/// its lease for lost in a job that fails over. Its running node stays, as that of a crashed execution: it is flagged for
+/// a failover, or removed (see [`Executions::left_running`]).
+fn is_interrupted(cx: &Context, execution: &Execution, outcome: &Outcome) -> bool {
+    let lock_lost = execution.limit.cancelled() == Some(CancelReason::ItemLockLost)
         && *outcome != Outcome::Success
-        && !mutant!(ItemLockLossIsFailure)
+        && !mutant!(ItemLockLossIsFailure);
+    let lease_lost =
+        matches!(outcome, Outcome::Interrupted(_)) && cx.fails_over() && !mutant!(InterruptionIsFailure);
+    execution.state == State::Running && (lock_lost || lease_lost)
 }

@@ -139,6 +139,8 @@ pub(crate) struct Executions {
     former_ids: (BTreeMap<u64, String>, BTreeMap<String, u64>),
     /// The items that running nodes of unknown owners block.
     suspected: BTreeSet<Item>,
+    /// Whether an interrupted execution has left one of these nodes: its item is to be executed again soon.
+    interrupted: bool,
     /// When the view was last read because of them; monotonic.
     investigated: Option<Duration>,
 }
@@ -161,6 +163,7 @@ impl Executions {
             tokens: BTreeMap::new(),
             former_ids: Default::default(),
             suspected: BTreeSet::new(),
+            interrupted: false,
             investigated: None,
         }
     }

@@ -175,10 +175,10 @@ impl Retries {
                 checkpoints.deleted(item, ended.planned.scheduled);
             }
             let wanted = match (ended.ending, ended.cancelled) {
-                (Ending::Failure, None) => policy.on.failure,
-                (Ending::Failure, Some(CancelReason::Deadline)) => policy.on.deadline,
+                (Ending::Failure | Ending::Interruption, None) => policy.on.failure,
+                (Ending::Failure | Ending::Interruption, Some(CancelReason::Deadline)) => policy.on.deadline,
                 (Ending::Failure, Some(_)) if mutant!(CancelledIsRetried) => true,
-                (Ending::Success | Ending::Failure | Ending::Rejection, _) => false,
+                (Ending::Success | Ending::Failure | Ending::Rejection | Ending::Interruption, _) => false,
             };
             if !wanted || policy.attempts <= 1 {
                 checkpoints.discard(item, ended.planned.scheduled);

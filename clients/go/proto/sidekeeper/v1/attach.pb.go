@@ -57,7 +57,8 @@ type AttachRequest struct {
 	// `Attached.resumed_execution_ids`. At most 20000.
 	OpenExecutions []*OpenExecution `protobuf:"bytes,8,rep,name=open_executions,json=openExecutions,proto3" json:"open_executions,omitempty"`
 	// The API level that the client library was written for. It is an integer that grows when client or sidecar need something
-	// new of each other; this is level 1. Absent: nothing is checked, as for a client without a library.
+	// new of each other. Level 2, which is this one, added EXECUTION_OUTCOME_INTERRUPTED. Absent: nothing is checked, as for a
+	// client without a library.
 	ApiLevel *uint32 `protobuf:"varint,9,opt,name=api_level,json=apiLevel,proto3,oneof" json:"api_level,omitempty"`
 	// The lowest API level of a sidecar that the client library works with. Zero: any.
 	SidecarApiLevelMin uint32 `protobuf:"varint,10,opt,name=sidecar_api_level_min,json=sidecarApiLevelMin,proto3" json:"sidecar_api_level_min,omitempty"`

@@ -34,6 +34,10 @@ const (
 	// The application did not begin the item, and no instance is to execute it again. An application that is shutting down
 	// leaves the execution unanswered instead, so that another instance executes the item (`failover`).
 	ExecutionOutcome_EXECUTION_OUTCOME_REJECTED ExecutionOutcome = 3
+	// The application stopped the item, or did not begin it, because by its own clock another instance might have owned the
+	// item: its lease had ended, or it had lost its stream for too long. In a job with `failover` an instance executes the item
+	// again, as after a crash; in other jobs this is a failure. For sidecars of API level 2 or higher; lower ones refuse it.
+	ExecutionOutcome_EXECUTION_OUTCOME_INTERRUPTED ExecutionOutcome = 4
 )
 
 // Enum value maps for ExecutionOutcome.
@@ -43,12 +47,14 @@ var (
 		1: "EXECUTION_OUTCOME_SUCCESS",
 		2: "EXECUTION_OUTCOME_FAILURE",
 		3: "EXECUTION_OUTCOME_REJECTED",
+		4: "EXECUTION_OUTCOME_INTERRUPTED",
 	}
 	ExecutionOutcome_value = map[string]int32{
 		"EXECUTION_OUTCOME_UNSPECIFIED": 0,
 		"EXECUTION_OUTCOME_SUCCESS":     1,
 		"EXECUTION_OUTCOME_FAILURE":     2,
 		"EXECUTION_OUTCOME_REJECTED":    3,
+		"EXECUTION_OUTCOME_INTERRUPTED": 4,
 	}
 )
 
@@ -89,8 +95,8 @@ const (
 	CompletionStatus_COMPLETION_STATUS_RECORDED CompletionStatus = 1
 	// It had been recorded before; this report changed nothing.
 	CompletionStatus_COMPLETION_STATUS_ALREADY_RECORDED CompletionStatus = 2
-	// It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
-	// the item.
+	// It was too late: the lease or the lock of the item was lost during the execution, or the execution was interrupted, and
+	// another instance may have executed the item.
 	CompletionStatus_COMPLETION_STATUS_LEASE_LOST CompletionStatus = 3
 )
 
@@ -144,7 +150,7 @@ type ExecutionResult struct {
 	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
 	// How it ended. Required.
 	Outcome ExecutionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=sidekeeper.v1.ExecutionOutcome" json:"outcome,omitempty"`
-	// Why it failed or was rejected, in words. Longer than 16 KiB is refused. Empty on success.
+	// Why it failed, was rejected or was interrupted, in words. Longer than 16 KiB is refused. Empty on success.
 	FailureMessage string `protobuf:"bytes,3,opt,name=failure_message,json=failureMessage,proto3" json:"failure_message,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -373,12 +379,13 @@ const file_sidekeeper_v1_completion_proto_rawDesc = "" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x127\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1f.sidekeeper.v1.CompletionStatusR\x06status\"U\n" +
 	"\x18ReportCompletionResponse\x129\n" +
-	"\arecords\x18\x01 \x03(\v2\x1f.sidekeeper.v1.CompletionRecordR\arecords*\x93\x01\n" +
+	"\arecords\x18\x01 \x03(\v2\x1f.sidekeeper.v1.CompletionRecordR\arecords*\xb6\x01\n" +
 	"\x10ExecutionOutcome\x12!\n" +
 	"\x1dEXECUTION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19EXECUTION_OUTCOME_SUCCESS\x10\x01\x12\x1d\n" +
 	"\x19EXECUTION_OUTCOME_FAILURE\x10\x02\x12\x1e\n" +
-	"\x1aEXECUTION_OUTCOME_REJECTED\x10\x03*\x9f\x01\n" +
+	"\x1aEXECUTION_OUTCOME_REJECTED\x10\x03\x12!\n" +
+	"\x1dEXECUTION_OUTCOME_INTERRUPTED\x10\x04*\x9f\x01\n" +
 	"\x10CompletionStatus\x12!\n" +
 	"\x1dCOMPLETION_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCOMPLETION_STATUS_RECORDED\x10\x01\x12&\n" +

@@ -65,7 +65,8 @@ class AttachRequest(_message.Message):
     """
     api_level: _builtins.int
     """The API level that the client library was written for. It is an integer that grows when client or sidecar need something
-    new of each other; this is level 1. Absent: nothing is checked, as for a client without a library.
+    new of each other. Level 2, which is this one, added EXECUTION_OUTCOME_INTERRUPTED. Absent: nothing is checked, as for a
+    client without a library.
     """
     sidecar_api_level_min: _builtins.int
     """The lowest API level of a sidecar that the client library works with. Zero: any."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esidekeeper/v1/completion.proto\x12\rsidekeeper.v1\"r\n\x0f\x45xecutionResult\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x30\n\x07outcome\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.ExecutionOutcome\x12\x17\n\x0f\x66\x61ilure_message\x18\x03 \x01(\t\"a\n\x17ReportCompletionRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ExecutionResult\"Y\n\x10\x43ompletionRecord\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.CompletionStatus\"L\n\x18ReportCompletionResponse\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.sidekeeper.v1.CompletionRecord*\x93\x01\n\x10\x45xecutionOutcome\x12!\n\x1d\x45XECUTION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45XECUTION_OUTCOME_SUCCESS\x10\x01\x12\x1d\n\x19\x45XECUTION_OUTCOME_FAILURE\x10\x02\x12\x1e\n\x1a\x45XECUTION_OUTCOME_REJECTED\x10\x03*\x9f\x01\n\x10\x43ompletionStatus\x12!\n\x1d\x43OMPLETION_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x43OMPLETION_STATUS_RECORDED\x10\x01\x12&\n\"COMPLETION_STATUS_ALREADY_RECORDED\x10\x02\x12 \n\x1c\x43OMPLETION_STATUS_LEASE_LOST\x10\x03\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esidekeeper/v1/completion.proto\x12\rsidekeeper.v1\"r\n\x0f\x45xecutionResult\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x30\n\x07outcome\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.ExecutionOutcome\x12\x17\n\x0f\x66\x61ilure_message\x18\x03 \x01(\t\"a\n\x17ReportCompletionRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ExecutionResult\"Y\n\x10\x43ompletionRecord\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.CompletionStatus\"L\n\x18ReportCompletionResponse\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.sidekeeper.v1.CompletionRecord*\xb6\x01\n\x10\x45xecutionOutcome\x12!\n\x1d\x45XECUTION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45XECUTION_OUTCOME_SUCCESS\x10\x01\x12\x1d\n\x19\x45XECUTION_OUTCOME_FAILURE\x10\x02\x12\x1e\n\x1a\x45XECUTION_OUTCOME_REJECTED\x10\x03\x12!\n\x1d\x45XECUTION_OUTCOME_INTERRUPTED\x10\x04*\x9f\x01\n\x10\x43ompletionStatus\x12!\n\x1d\x43OMPLETION_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x43OMPLETION_STATUS_RECORDED\x10\x01\x12&\n\"COMPLETION_STATUS_ALREADY_RECORDED\x10\x02\x12 \n\x1c\x43OMPLETION_STATUS_LEASE_LOST\x10\x03\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
   _globals['_EXECUTIONOUTCOME']._serialized_start=434
-  _globals['_EXECUTIONOUTCOME']._serialized_end=581
-  _globals['_COMPLETIONSTATUS']._serialized_start=584
-  _globals['_COMPLETIONSTATUS']._serialized_end=743
+  _globals['_EXECUTIONOUTCOME']._serialized_end=616
+  _globals['_COMPLETIONSTATUS']._serialized_start=619
+  _globals['_COMPLETIONSTATUS']._serialized_end=778
   _globals['_EXECUTIONRESULT']._serialized_start=49
   _globals['_EXECUTIONRESULT']._serialized_end=163
   _globals['_REPORTCOMPLETIONREQUEST']._serialized_start=165

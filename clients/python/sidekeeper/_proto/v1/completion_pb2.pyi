@@ -35,6 +35,11 @@ class _ExecutionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exec
     """The application did not begin the item, and no instance is to execute it again. An application that is shutting down
     leaves the execution unanswered instead, so that another instance executes the item (`failover`).
     """
+    EXECUTION_OUTCOME_INTERRUPTED: _ExecutionOutcome.ValueType  # 4
+    """The application stopped the item, or did not begin it, because by its own clock another instance might have owned the
+    item: its lease had ended, or it had lost its stream for too long. In a job with `failover` an instance executes the item
+    again, as after a crash; in other jobs this is a failure. For sidecars of API level 2 or higher; lower ones refuse it.
+    """
 
 class ExecutionOutcome(_ExecutionOutcome, metaclass=_ExecutionOutcomeEnumTypeWrapper):
     """How an execution ended, as the application reports it."""
@@ -48,6 +53,11 @@ EXECUTION_OUTCOME_FAILURE: ExecutionOutcome.ValueType  # 2
 EXECUTION_OUTCOME_REJECTED: ExecutionOutcome.ValueType  # 3
 """The application did not begin the item, and no instance is to execute it again. An application that is shutting down
 leaves the execution unanswered instead, so that another instance executes the item (`failover`).
+"""
+EXECUTION_OUTCOME_INTERRUPTED: ExecutionOutcome.ValueType  # 4
+"""The application stopped the item, or did not begin it, because by its own clock another instance might have owned the
+item: its lease had ended, or it had lost its stream for too long. In a job with `failover` an instance executes the item
+again, as after a crash; in other jobs this is a failure. For sidecars of API level 2 or higher; lower ones refuse it.
 """
 Global___ExecutionOutcome: _TypeAlias = ExecutionOutcome  # noqa: Y015
 
@@ -64,8 +74,8 @@ class _CompletionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Comp
     COMPLETION_STATUS_ALREADY_RECORDED: _CompletionStatus.ValueType  # 2
     """It had been recorded before; this report changed nothing."""
     COMPLETION_STATUS_LEASE_LOST: _CompletionStatus.ValueType  # 3
-    """It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
-    the item.
+    """It was too late: the lease or the lock of the item was lost during the execution, or the execution was interrupted, and
+    another instance may have executed the item.
     """
 
 class CompletionStatus(_CompletionStatus, metaclass=_CompletionStatusEnumTypeWrapper):
@@ -78,8 +88,8 @@ COMPLETION_STATUS_RECORDED: CompletionStatus.ValueType  # 1
 COMPLETION_STATUS_ALREADY_RECORDED: CompletionStatus.ValueType  # 2
 """It had been recorded before; this report changed nothing."""
 COMPLETION_STATUS_LEASE_LOST: CompletionStatus.ValueType  # 3
-"""It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
-the item.
+"""It was too late: the lease or the lock of the item was lost during the execution, or the execution was interrupted, and
+another instance may have executed the item.
 """
 Global___CompletionStatus: _TypeAlias = CompletionStatus  # noqa: Y015
 
@@ -97,7 +107,7 @@ class ExecutionResult(_message.Message):
     outcome: Global___ExecutionOutcome.ValueType
     """How it ended. Required."""
     failure_message: _builtins.str
-    """Why it failed or was rejected, in words. Longer than 16 KiB is refused. Empty on success."""
+    """Why it failed, was rejected or was interrupted, in words. Longer than 16 KiB is refused. Empty on success."""
     def __init__(
         self,
         *,
