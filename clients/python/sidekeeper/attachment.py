@@ -280,7 +280,12 @@ class Attachment:
         self._grace = seconds(attached.grace)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
         self._reporter = Reporter(
-            self._stub, self._job.name, attached.attachment_id, self._not_reported, lambda: bool(self._open)
+            self._stub,
+            self._job.name,
+            attached.attachment_id,
+            self._not_reported,
+            lambda: bool(self._open),
+            attached.api_level,
         )
         self._acknowledger = Acknowledger(
             self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
@@ -381,16 +386,17 @@ class Attachment:
         self._dispatcher.call(self._job.callbacks.session, session)
 
     def _on_silence(self) -> None:
-        """The lease has ended, and the sidecar is silent: handled like a lost session."""
+        """The lease has ended, and the sidecar is silent: another instance may own the items now."""
         logger.warning(
             "the lease has ended without a newer one: the sidecar may be suspended, or this process was",
             extra=fields(self._job.name),
         )
         self._silent.set()
-        # Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
+        # Executions that have not begun wait: a living sidecar soon sends a new lease, or cancels them.
         self._executor.pause()
         for opened in list(self._open.values()):
-            self._executor.cancel(opened, CancelReason.LEASE_LOST)
+            if opened.run is not None:
+                self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._ownership.lost(AssignmentReason.SILENT)
         self._on_session(SessionChange(self._job.name, SessionState.SILENT, None))
 
@@ -452,7 +458,7 @@ class Attachment:
             self._open[execution_id] = kept
             self._answered.clear()
             logger.info("execution continues with this stream", extra=fields(self._job.name, kept.execution))
-            if self._lease.over:
+            if self._lease.over and kept.run is not None:
                 self._executor.cancel(kept, CancelReason.LEASE_LOST)
         elif kept is not None and self._reporter is not None:
             self._reporter.add(*kept)

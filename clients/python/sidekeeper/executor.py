@@ -14,7 +14,7 @@ from typing import Callable
 from sidekeeper.context import CURRENT
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.log import fields, logger
-from sidekeeper.outcome import SUCCESS, Outcome, failed, of_exception, rejected
+from sidekeeper.outcome import SUCCESS, Outcome, failed, interrupted, of_exception, rejected
 from sidekeeper.threads import Threads
 from sidekeeper.tracing import span_of
 
@@ -22,6 +22,9 @@ __all__ = ["Executor", "Handler", "OpenExecution"]
 
 #: A job's handler: a function, which runs on a thread, or a coroutine function, which runs on the loop.
 Handler = Callable[[Execution], object]
+
+#: The reasons that say nothing of the execution itself: another instance may own its item.
+INTERRUPTIONS = frozenset({CancelReason.LEASE_LOST, CancelReason.DETACHED})
 
 
 class OpenExecution:
@@ -171,6 +174,8 @@ class Executor:
         else:
             error = run.exception()
             outcome = run.result() if error is None else of_exception(error)
+        if outcome.is_failure and execution.cancel_reason in INTERRUPTIONS:
+            outcome = interrupted(outcome.message)
         if outcome is SUCCESS:
             logger.debug("execution ended", extra=fields(self._job_name, execution))
         else:
@@ -190,7 +195,8 @@ def is_coroutine_function(function: Callable[..., object]) -> bool:
 
 
 def _never_began(reason: CancelReason) -> Outcome:
-    return rejected(f"cancelled before it began: {reason.name}")
+    message = f"cancelled before it began: {reason.name}"
+    return interrupted(message) if reason in INTERRUPTIONS else rejected(message)
 
 
 def _stopped(execution: Execution) -> Outcome:

@@ -41,6 +41,8 @@ class Outcome(enum.Enum):
     SUCCESS = 1
     FAILURE = 2
     REJECTED = 3
+    #: It was stopped or not begun because another instance might have owned it.
+    INTERRUPTED = 4
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Result:
     execution_id: str
     #: How it ended.
     outcome: Outcome
-    #: Why it failed or was rejected, as it was reported. Empty on success.
+    #: Why it failed, was rejected or was interrupted, as it was reported. Empty on success.
     message: str
 
     @property

@@ -105,7 +105,8 @@ class Kept:
     def _ended(self, opened: OpenExecution, outcome: Outcome | None) -> None:
         execution = opened.execution
         kept = self._open.pop(execution.execution_id, None) is not None
-        if kept and outcome is not None:
+        # One that has not begun has no result: if a stream has it again, it is executed.
+        if kept and outcome is not None and opened.run is not None:
             self.keep_result(execution, outcome)
         else:
             logger.info("result not reported: its attachment has ended", extra=fields(self._job_name, execution))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sidekeeper._proto.v1 import completion_pb2
 from sidekeeper.errors import Cancelled, Reject
 
-__all__ = ["SUCCESS", "Outcome", "failed", "of_exception", "rejected"]
+__all__ = ["SUCCESS", "Outcome", "failed", "interrupted", "of_exception", "rejected"]
 
 #: The longest failure message, in bytes of UTF-8; the sidecar refuses longer ones.
 MAX_MESSAGE_BYTES = 16 * 1024
@@ -18,6 +18,9 @@ MAX_SUMMARY_BYTES = 4 * 1024
 
 _CUT = "\n[...]\n"
 
+#: The lowest API level of a sidecar that knows interruptions.
+_LEVEL_OF_INTERRUPTIONS = 2
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -25,6 +28,17 @@ class Outcome:
 
     kind: completion_pb2.ExecutionOutcome.ValueType
     message: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the item was begun and failed."""
+        return self.kind == completion_pb2.EXECUTION_OUTCOME_FAILURE
+
+    def for_level(self, api_level: int) -> Outcome:
+        """The same for a sidecar of this API level: one that does not know interruptions takes them for failures."""
+        if self.kind == completion_pb2.EXECUTION_OUTCOME_INTERRUPTED and api_level < _LEVEL_OF_INTERRUPTIONS:
+            return failed(self.message)
+        return self
 
 
 SUCCESS = Outcome(completion_pb2.EXECUTION_OUTCOME_SUCCESS)
@@ -38,6 +52,11 @@ def failed(message: str) -> Outcome:
 def rejected(message: str) -> Outcome:
     """The item was not begun."""
     return Outcome(completion_pb2.EXECUTION_OUTCOME_REJECTED, _head(message, MAX_MESSAGE_BYTES))
+
+
+def interrupted(message: str) -> Outcome:
+    """The item was stopped or not begun because another instance might have owned it; it may be executed again."""
+    return Outcome(completion_pb2.EXECUTION_OUTCOME_INTERRUPTED, _head(message, MAX_MESSAGE_BYTES))
 
 
 def of_exception(error: BaseException) -> Outcome:

@@ -60,11 +60,12 @@ REFUSALS = frozenset(
 class _Result:
     """A result to be reported."""
 
-    def __init__(self, execution: Execution, outcome: Outcome) -> None:
+    def __init__(self, execution: Execution, outcome: Outcome, api_level: int) -> None:
         self.execution = execution
         self.outcome = outcome
+        told = outcome.for_level(api_level)
         self.message = completion_pb2.ExecutionResult(
-            execution_id=execution.execution_id, outcome=outcome.kind, failure_message=outcome.message
+            execution_id=execution.execution_id, outcome=told.kind, failure_message=told.message
         )
 
 
@@ -78,12 +79,14 @@ class Reporter:
         attachment_id: str,
         not_reported: Callable[[Execution, Outcome], None],
         is_open: Callable[[], bool],
+        api_level: int,
     ) -> None:
         self._stub = stub
         self._job_name = job_name
         self.attachment_id = attachment_id
         self._not_reported = not_reported
         self._is_open = is_open
+        self._api_level = api_level
         self._waiting: deque[_Result] = deque()  # bounded by the attachment's open executions
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -91,7 +94,7 @@ class Reporter:
 
     def add(self, execution: Execution, outcome: Outcome) -> None:
         """Takes a result."""
-        self._waiting.append(_Result(execution, outcome))
+        self._waiting.append(_Result(execution, outcome, self._api_level))
         self._flushed.clear()
         self._wake.set()
 

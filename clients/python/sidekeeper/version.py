@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 CLIENT = f"sidekeeper-python/{__version__}"
 
 #: The API level that this library was written for (``AttachRequest.api_level`` in the protos).
-API_LEVEL = 1
+API_LEVEL = 2
 
 #: The lowest API level of a sidecar that it works with.
 SIDECAR_API_LEVEL_MIN = 1

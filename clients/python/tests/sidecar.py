@@ -80,7 +80,7 @@ class Stream:
         self.closed = asyncio.Event()
         self._executions = 0
 
-    def attach(self, resumed: tuple[str, ...] = (), api_level: int = 1) -> None:
+    def attach(self, resumed: tuple[str, ...] = (), api_level: int = 2) -> None:
         self.send(
             attached=attach_pb2.Attached(
                 attachment_id=self.attachment_id,

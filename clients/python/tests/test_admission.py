@@ -19,7 +19,7 @@ def application(target: str, **settings: str) -> sidekeeper.Application:
 async def test_the_library_says_its_level_and_refuses_older_sidecars(sidecar: FakeSidecar) -> None:
     async with serving(application(sidecar.target)) as running:
         stream = await sidecar.request()
-        assert (stream.request.api_level, stream.request.sidecar_api_level_min) == (1, 1)
+        assert (stream.request.api_level, stream.request.sidecar_api_level_min) == (2, 1)
         stream.attach(api_level=0)
         with pytest.raises(sidekeeper.AttachError, match="upgrade the sidecar") as raised:
             await soon(running)

@@ -16,6 +16,7 @@ from tests.sidecar import FakeSidecar, serving, soon
 
 SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
 FAILURE = completion_pb2.EXECUTION_OUTCOME_FAILURE
+INTERRUPTED = completion_pb2.EXECUTION_OUTCOME_INTERRUPTED
 REJECTED = completion_pb2.EXECUTION_OUTCOME_REJECTED
 
 
@@ -221,7 +222,7 @@ async def test_cancel_reaches_a_thread(sidecar: FakeSidecar) -> None:
         stream.cancel("some other execution")
         stream.cancel(execution_id, execution_pb2.CANCEL_REASON_LEASE_LOST)
         result = await sidecar.result()
-    assert (result.outcome, result.failure_message) == (FAILURE, "cancelled: LEASE_LOST")
+    assert (result.outcome, result.failure_message) == (INTERRUPTED, "cancelled: LEASE_LOST")
 
 
 async def test_cancel_reaches_a_coroutine(sidecar: FakeSidecar) -> None:

@@ -19,7 +19,7 @@ HOUR = 3600.0
 class Handlers:
     """Handlers that run until the test releases them, and their results."""
 
-    def __init__(self, sidecar: FakeSidecar, grace: float, instance_name: str = "") -> None:
+    def __init__(self, sidecar: FakeSidecar, grace: float, instance_name: str = "", concurrency: int = 8) -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.cancelled: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
@@ -27,7 +27,8 @@ class Handlers:
         self.release = threading.Event()
         sidecar.grace = grace
         self.app = sidekeeper.Application(sidecar.target)
-        self.app.job("orderSync", sharding_total_count=6, instance_name=instance_name)(self.handler)
+        job = self.app.job("orderSync", sharding_total_count=6, instance_name=instance_name, concurrency=concurrency)
+        job(self.handler)
         self.app.on_assignment("orderSync")(self.assigned)
 
     def handler(self, execution: sidekeeper.Execution) -> None:
@@ -215,6 +216,29 @@ async def test_all_executions_are_cancelled_when_the_reattach_grace_ends(sidecar
         assert handlers.cancelled.empty()
         await soon(handlers.cancelled.get())
         assert (await soon(handlers.assignments.get())).reason is sidekeeper.AssignmentReason.DETACHED
+
+
+async def test_a_stream_that_comes_after_the_grace_gets_what_was_interrupted_and_what_has_not_begun(
+    sidecar: FakeSidecar,
+) -> None:
+    handlers = Handlers(sidecar, 0.3, concurrency=1)
+    async with serving(handlers.app):
+        first = await sidecar.stream()
+        running, waiting = first.execute(2), first.execute(3)
+        await soon(handlers.started.get())
+        await broken(first)
+        second = await sidecar.request()
+        await soon(handlers.cancelled.get())
+        second.attach((running, waiting))
+        second.assign([2, 3])
+        for item, execution_id in ((2, running), (3, waiting)):
+            second.execute(item, execution_id=execution_id, resumed=True)
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (running, completion_pb2.EXECUTION_OUTCOME_INTERRUPTED)
+        assert (await soon(handlers.started.get())).execution_id == waiting
+        handlers.release.set()
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (waiting, completion_pb2.EXECUTION_OUTCOME_SUCCESS)
 
 
 @pytest.mark.parametrize("status", [grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED])

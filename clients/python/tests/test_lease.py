@@ -13,7 +13,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper import CancelReason, SessionState
-from sidekeeper._proto.v1 import attach_pb2, execution_pb2, lease_pb2
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2, execution_pb2, lease_pb2
 from sidekeeper.lease import Lease, boottime_clock, remaining_lease
 from tests.sidecar import PATIENCE, FakeSidecar, Stream, serving, soon
 
@@ -47,30 +47,71 @@ def tell(stream: Stream, lease: float | None, state: SessionState = SessionState
     stream.send(session_changed=lease_of(lease, state))
 
 
-async def test_a_handler_is_cancelled_when_the_sidecar_falls_silent(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    begun = threading.Barrier(3)
+class Busy:
+    """An application that executes two items until they are cancelled; further items succeed."""
 
-    @app.job("orderSync", sharding_total_count=6, concurrency=2)
-    def handler(execution: sidekeeper.Execution) -> None:
-        begun.wait(PATIENCE)
-        assert execution.cancelled.wait(PATIENCE)
-        execution.raise_if_cancelled()
+    def __init__(self, sidecar: FakeSidecar) -> None:
+        self.app = sidekeeper.Application(sidecar.target)
+        self.begun = threading.Barrier(3)
+        self.app.job("orderSync", sharding_total_count=6, concurrency=2)(self.handler)
 
-    async with serving(app):
-        stream = await sidecar.stream()
+    def handler(self, execution: sidekeeper.Execution) -> None:
+        if execution.item < 2:
+            self.begun.wait(PATIENCE)
+            assert execution.cancelled.wait(PATIENCE)
+            execution.raise_if_cancelled()
+
+    async def fill(self, stream: Stream) -> set[str]:
+        """Has two items executed."""
+        ids = {stream.execute(0), stream.execute(1)}
+        await asyncio.get_running_loop().run_in_executor(None, self.begun.wait, PATIENCE)
+        return ids
+
+
+async def results_of(sidecar: FakeSidecar, number: int) -> dict[str, tuple[int, str]]:
+    """The next results, by execution: outcome and message."""
+    results: dict[str, tuple[int, str]] = {}
+    while len(results) < number:
+        report = await sidecar.report()
+        results.update({one.execution_id: (one.outcome, one.failure_message) for one in report.results})
+    return results
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome"),
+    [(1, completion_pb2.EXECUTION_OUTCOME_FAILURE), (2, completion_pb2.EXECUTION_OUTCOME_INTERRUPTED)],
+)
+async def test_running_executions_are_interrupted_when_the_sidecar_falls_silent_and_waiting_ones_wait(
+    sidecar: FakeSidecar, level: int, outcome: int
+) -> None:
+    busy = Busy(sidecar)
+    async with serving(busy.app):
+        stream = await sidecar.request()
+        stream.attach(api_level=level)
+        stream.assign(list(range(6)))
         tell(stream, 0.5)
         told = time.monotonic()
-        ids = {stream.execute(0), stream.execute(1)}
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait, PATIENCE)
-        waiting = stream.execute(2)  # finds no room, and does not begin any more
-        results: dict[str, str] = {}
-        while len(results) < 3:
-            report = await sidecar.report()
-            results.update({result.execution_id: result.failure_message for result in report.results})
+        ids = await busy.fill(stream)
+        waiting = stream.execute(2)  # finds no room
+        assert await results_of(sidecar, 2) == dict.fromkeys(ids, (outcome, "cancelled: LEASE_LOST"))
         assert time.monotonic() - told > 0.4
-    assert set(results) == ids | {waiting}
-    assert all("LEASE_LOST" in message for message in results.values()), results
+        tell(stream, 30)
+        assert (await sidecar.result()) == completion_pb2.ExecutionResult(
+            execution_id=waiting, outcome=completion_pb2.EXECUTION_OUTCOME_SUCCESS
+        )
+
+
+async def test_a_waiting_execution_is_not_begun_if_the_session_was_lost_in_the_silence(sidecar: FakeSidecar) -> None:
+    busy = Busy(sidecar)
+    async with serving(busy.app):
+        stream = await sidecar.stream()
+        tell(stream, 0.5)
+        await busy.fill(stream)
+        waiting = stream.execute(2)
+        await results_of(sidecar, 2)
+        stream.cancel(waiting, execution_pb2.CANCEL_REASON_LEASE_LOST)
+        interrupted = (completion_pb2.EXECUTION_OUTCOME_INTERRUPTED, "cancelled before it began: LEASE_LOST")
+        assert await results_of(sidecar, 1) == {waiting: interrupted}
 
 
 async def test_a_coroutine_is_cancelled_and_all_goes_on_when_the_sidecar_is_back(sidecar: FakeSidecar) -> None:
