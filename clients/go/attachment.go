@@ -296,7 +296,7 @@ func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Atta
 	a.instanceID = attached.GetInstanceId()
 	a.grace = attached.GetGrace().AsDuration()
 	w.kept.attached(attached.GetResumedExecutionIds())
-	a.reporter = newReporter(&w.lock, a.log, w.client, id)
+	a.reporter = newReporter(&w.lock, a.log, w.client, attached)
 	a.acknowledger = &acknowledger{
 		lock: &w.lock, log: a.log, client: w.client, attachmentID: id, isBusy: a.isBusyBeyond, wake: make(chan struct{}, 1),
 	}
@@ -453,25 +453,34 @@ func (a *attachment) onSession(change SessionChange) {
 	call(a.worker.dispatcher, a.worker.job.OnSession, change)
 }
 
-// onSilence: the lease has ended, and the sidecar is silent; handled like a lost session.
+// onSilence: the lease has ended, and the sidecar is silent; another instance may own the items now.
 func (a *attachment) onSilence() {
 	a.log.Warn("the lease has ended without a newer one: the sidecar may be suspended, or this process was")
 	a.silent.set()
-	// Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
+	// Executions that have not begun wait: a living sidecar soon sends a new lease, or cancels them.
 	a.worker.executor.pause()
-	a.cancelOpen(CancelLeaseLost)
+	for _, opened := range a.allOpen() {
+		if opened.hasBegun() {
+			a.worker.executor.cancel(opened, CancelLeaseLost)
+		}
+	}
 	a.worker.ownership.lost(AssignmentSilent)
 	a.onSession(SessionChange{JobName: a.worker.job.Name, State: SessionSilent})
 }
 
 func (a *attachment) cancelOpen(reason CancelReason) {
+	for _, opened := range a.allOpen() {
+		a.worker.executor.cancel(opened, reason)
+	}
+}
+
+// allOpen returns the open executions, as a copy.
+func (a *attachment) allOpen() []*openExecution {
 	all := make([]*openExecution, 0, len(a.open))
 	for _, opened := range a.open {
 		all = append(all, opened)
 	}
-	for _, opened := range all {
-		a.worker.executor.cancel(opened, reason)
-	}
+	return all
 }
 
 // onCall acts once for the whole job; without a callback the call has succeeded.
@@ -542,7 +551,7 @@ func (a *attachment) resume(id string) bool {
 		a.open[id] = opened
 		a.answered.clear()
 		a.log.LogAttrs(a.worker.executor.base, slog.LevelInfo, "execution continues with this stream", about(opened.execution))
-		if a.lease.over {
+		if a.lease.over && opened.hasBegun() {
 			a.worker.executor.cancel(opened, CancelLeaseLost)
 		}
 		return true

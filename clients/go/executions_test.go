@@ -49,7 +49,7 @@ func TestTheAttachmentSaysWhoWantsWhat(t *testing.T) {
 			Failover: proto.Bool(true), Misfire: proto.Bool(false), Props: map[string]string{"sidekeeper.handoff": "drained"},
 		},
 		ApplicationId: request.GetApplicationId(), Client: "sidekeeper-go/" + sidekeeper.Version, Weight: 3,
-		Labels: []string{"gpu"}, InstanceName: "worker-0", ApiLevel: proto.Uint32(1), SidecarApiLevelMin: 1,
+		Labels: []string{"gpu"}, InstanceName: "worker-0", ApiLevel: proto.Uint32(2), SidecarApiLevelMin: 1,
 	}
 	if !proto.Equal(request, want) {
 		t.Errorf("got %v\nwant %v", request, want)
@@ -196,12 +196,13 @@ func TestCancelReachesAHandlerWithItsReason(t *testing.T) {
 	for reason, want := range map[sidekeeperv1.CancelReason]struct {
 		cancelled sidekeeper.CancelReason
 		err       error
+		outcome   sidekeeperv1.ExecutionOutcome
 	}{
-		sidekeeperv1.CancelReason_CANCEL_REASON_LEASE_LOST:     {sidekeeper.CancelLeaseLost, context.Canceled},
-		sidekeeperv1.CancelReason_CANCEL_REASON_ITEM_LOCK_LOST: {sidekeeper.CancelItemLockLost, context.Canceled},
-		sidekeeperv1.CancelReason_CANCEL_REASON_OPERATOR:       {sidekeeper.CancelOperator, context.Canceled},
-		sidekeeperv1.CancelReason_CANCEL_REASON_DEADLINE:       {sidekeeper.CancelDeadline, context.DeadlineExceeded},
-		99: {sidekeeper.CancelUnspecified, context.Canceled},
+		sidekeeperv1.CancelReason_CANCEL_REASON_LEASE_LOST:     {sidekeeper.CancelLeaseLost, context.Canceled, interrupts},
+		sidekeeperv1.CancelReason_CANCEL_REASON_ITEM_LOCK_LOST: {sidekeeper.CancelItemLockLost, context.Canceled, failure},
+		sidekeeperv1.CancelReason_CANCEL_REASON_OPERATOR:       {sidekeeper.CancelOperator, context.Canceled, failure},
+		sidekeeperv1.CancelReason_CANCEL_REASON_DEADLINE:       {sidekeeper.CancelDeadline, context.DeadlineExceeded, failure},
+		99: {sidekeeper.CancelUnspecified, context.Canceled, failure},
 	} {
 		id := stream.Execute(0)
 		script.Receive(t, "the handler begins", begun)
@@ -215,7 +216,7 @@ func TestCancelReachesAHandlerWithItsReason(t *testing.T) {
 		}
 		equal(t, "Err", script.Receive(t, "the handler ends", ended), want.err)
 		result := sidecar.Result(t)
-		equal(t, "outcome", result.GetOutcome(), failure)
+		equal(t, "outcome", result.GetOutcome(), want.outcome)
 		equal(t, "message", result.GetFailureMessage(), "cancelled: "+want.cancelled.String())
 	}
 }

@@ -35,6 +35,9 @@ type openExecution struct {
 	deadline *time.Timer
 }
 
+// hasBegun returns whether the handler has been called.
+func (o *openExecution) hasBegun() bool { return o.stop != nil }
+
 // executor runs the handler of one job, at most so many times at once, and in the order asked for.
 //
 // It outlives the job's attachments, because handlers do: one that does not return when its stream ends keeps its place
@@ -197,6 +200,10 @@ func (x *executor) execute(ctx context.Context, opened *openExecution) {
 func (x *executor) over(opened *openExecution, result outcome) {
 	opened.stop(context.Canceled)
 	delete(x.running, opened.execution.Item)
+	reason, cancelled := opened.execution.Cancelled()
+	if result.kind == sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_FAILURE && cancelled && reason.isInterruption() {
+		result = interrupted(result.message)
+	}
 	if result.kind == sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_SUCCESS {
 		x.log.LogAttrs(x.base, slog.LevelDebug, "execution ended", about(opened.execution))
 	} else {

@@ -260,6 +260,42 @@ func TestWhenTheGraceIsOverEverythingIsToldToStop(t *testing.T) {
 	}
 }
 
+func TestAStreamThatComesAfterTheGraceGetsWhatWasInterruptedAndWhatHasNotBegun(t *testing.T) {
+	sidecar := script.Start(t)
+	started, cancelled := make(chan string, 2), make(chan struct{}, 1)
+	job := orderSync(func(ctx context.Context, execution *sidekeeper.Execution) error {
+		started <- execution.ExecutionID
+		if execution.Item == 3 {
+			return nil
+		}
+		<-ctx.Done()
+		cancelled <- struct{}{}
+		return ctx.Err()
+	})
+	job.Concurrency = 1
+	sidecar.TellGrace(300 * time.Millisecond)
+	serving(t, sidecar, job)
+	first := sidecar.Stream(t)
+	running, waiting := first.Execute(2), first.Execute(3)
+	equal(t, "execution", script.Receive(t, "the first begins", started), running)
+	first.Break(t)
+	second := sidecar.Request(t)
+	script.Receive(t, "the end of the grace", cancelled)
+	second.Attach(running, waiting)
+	second.Assign(1, attached, 2, 3)
+	second.Execute(2, resumed(running))
+	second.Execute(3, resumed(waiting))
+	equal(t, "execution", script.Receive(t, "the second begins", started), waiting)
+	outcomes := map[string]sidekeeperv1.ExecutionOutcome{}
+	for len(outcomes) < 2 {
+		for _, result := range sidecar.Report(t).GetResults() {
+			outcomes[result.GetExecutionId()] = result.GetOutcome()
+		}
+	}
+	equal(t, "the running one", outcomes[running], interrupts)
+	equal(t, "the waiting one", outcomes[waiting], success)
+}
+
 func TestAStreamThatWasEndedLeavesNothingToGoOnWith(t *testing.T) {
 	for _, code := range []codes.Code{codes.OK, codes.DeadlineExceeded} {
 		sidecar := script.Start(t)

@@ -149,8 +149,10 @@ func (k *kept) takeResult(executionID string) (keptResult, bool) {
 }
 
 func (k *kept) ended(opened *openExecution, result outcome) {
-	if _, mine := k.open[opened.execution.ExecutionID]; mine {
-		delete(k.open, opened.execution.ExecutionID)
+	_, mine := k.open[opened.execution.ExecutionID]
+	delete(k.open, opened.execution.ExecutionID)
+	// One that has not begun has no result: if a stream has it again, it is executed.
+	if mine && opened.hasBegun() {
 		k.keepResult(opened.execution, result)
 	} else {
 		k.notReported(opened.execution)

@@ -20,12 +20,11 @@ const (
 	suspended = sidekeeperv1.SessionState_SESSION_STATE_SUSPENDED
 )
 
-func TestHandlersAreToldToStopWhenTheSidecarFallsSilent(t *testing.T) {
-	sidecar := script.Start(t)
+// busy is a job that executes two items until they are cancelled; further items succeed.
+func busy() (sidekeeper.Job, <-chan struct{}) {
 	begun := make(chan struct{}, 2)
-	states := make(chan sidekeeper.SessionState, 4)
 	job := orderSync(func(ctx context.Context, execution *sidekeeper.Execution) error {
-		if execution.Item > 2 {
+		if execution.Item >= 2 {
 			return nil
 		}
 		begun <- struct{}{}
@@ -33,35 +32,69 @@ func TestHandlersAreToldToStopWhenTheSidecarFallsSilent(t *testing.T) {
 		return ctx.Err()
 	})
 	job.Concurrency = 2
-	job.OnSession = func(_ context.Context, change sidekeeper.SessionChange) { states <- change.State }
+	return job, begun
+}
+
+func TestRunningExecutionsAreInterruptedWhenTheSidecarFallsSilentAndWaitingOnesWait(t *testing.T) {
+	for level, outcome := range map[uint32]sidekeeperv1.ExecutionOutcome{1: failure, 2: interrupts} {
+		t.Run(fmt.Sprintf("level %d", level), func(t *testing.T) {
+			sidecar := script.Start(t)
+			job, begun := busy()
+			states := make(chan sidekeeper.SessionState, 4)
+			job.OnSession = func(_ context.Context, change sidekeeper.SessionChange) { states <- change.State }
+			serving(t, sidecar, job)
+			stream := sidecar.Request(t)
+			stream.APILevel = level
+			stream.Attach()
+			stream.Assign(1, attached, 0, 1, 2)
+			stream.Send(lease(500*time.Millisecond, connected))
+			told := time.Now()
+			stream.Execute(0)
+			stream.Execute(1)
+			script.Receive(t, "the first begins", begun)
+			script.Receive(t, "the second begins", begun)
+			waiting := stream.Execute(2) // finds no room
+			for count := 0; count < 2; {
+				for _, result := range sidecar.Report(t).GetResults() {
+					equal(t, "outcome", result.GetOutcome(), outcome)
+					equal(t, "message", result.GetFailureMessage(), "cancelled: LEASE_LOST")
+					count++
+				}
+			}
+			if time.Since(told) < 400*time.Millisecond {
+				t.Error("it was too early")
+			}
+			equal(t, "state", script.Receive(t, "silence", states), sidekeeper.SessionSilent)
+			// The sidecar is back in the same session.
+			stream.Send(lease(30*time.Second, connected))
+			equal(t, "state", script.Receive(t, "word", states), sidekeeper.SessionConnected)
+			result := sidecar.Result(t)
+			equal(t, "execution", result.GetExecutionId(), waiting)
+			equal(t, "outcome", result.GetOutcome(), success)
+			nothing(t, "the stream has ended", stream.Closed)
+		})
+	}
+}
+
+func TestAWaitingExecutionIsNotBegunIfTheSessionWasLostInTheSilence(t *testing.T) {
+	sidecar := script.Start(t)
+	job, begun := busy()
 	serving(t, sidecar, job)
 	stream := sidecar.Stream(t)
 	stream.Send(lease(500*time.Millisecond, connected))
-	told := time.Now()
-	for item := range uint32(3) { // the last one finds no room, and does not begin any more
-		stream.Execute(item)
-	}
+	stream.Execute(0)
+	stream.Execute(1)
 	script.Receive(t, "the first begins", begun)
 	script.Receive(t, "the second begins", begun)
-	messages := map[string]int{}
-	for count := 0; count < 3; {
-		for _, result := range sidecar.Report(t).GetResults() {
-			messages[result.GetFailureMessage()]++
-			count++
-		}
+	waiting := stream.Execute(2)
+	for count := 0; count < 2; {
+		count += len(sidecar.Report(t).GetResults())
 	}
-	if time.Since(told) < 400*time.Millisecond {
-		t.Error("it was too early")
-	}
-	equal(t, "stopped", messages["cancelled: LEASE_LOST"], 2)
-	equal(t, "never begun", messages["cancelled before it began: LEASE_LOST"], 1)
-	equal(t, "state", script.Receive(t, "silence", states), sidekeeper.SessionSilent)
-	// The sidecar is back, in the same session or in another one.
-	stream.Send(lease(30*time.Second, connected))
-	equal(t, "state", script.Receive(t, "word", states), sidekeeper.SessionConnected)
-	stream.Execute(3)
-	equal(t, "outcome", sidecar.Result(t).GetOutcome(), success)
-	nothing(t, "the stream has ended", stream.Closed)
+	stream.Cancel(waiting, sidekeeperv1.CancelReason_CANCEL_REASON_LEASE_LOST)
+	result := sidecar.Result(t)
+	equal(t, "execution", result.GetExecutionId(), waiting)
+	equal(t, "outcome", result.GetOutcome(), interrupts)
+	equal(t, "message", result.GetFailureMessage(), "cancelled before it began: LEASE_LOST")
 }
 
 func TestALeaseThatIsRenewedOrNotKnownEndsNothing(t *testing.T) {

@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	success = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_SUCCESS
-	failure = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_FAILURE
-	rejects = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_REJECTED
+	success    = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_SUCCESS
+	failure    = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_FAILURE
+	interrupts = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_INTERRUPTED
+	rejects    = sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_REJECTED
 
 	resharded = sidekeeperv1.AssignmentReason_ASSIGNMENT_REASON_RESHARDED
 	attached  = sidekeeperv1.AssignmentReason_ASSIGNMENT_REASON_ATTACHED

@@ -40,8 +40,31 @@ func rejected(message string) outcome {
 	return outcome{sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_REJECTED, head(message, maxFailureBytes)}
 }
 
+// interrupted: the item was stopped or not begun because another instance might have owned it; it may be executed again.
+func interrupted(message string) outcome {
+	return outcome{sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_INTERRUPTED, head(message, maxFailureBytes)}
+}
+
+// isInterruption returns whether a reason says nothing of the execution itself: another instance may own its item.
+func (r CancelReason) isInterruption() bool {
+	return r == CancelLeaseLost || r == CancelDetached
+}
+
 func neverBegan(reason CancelReason) outcome {
-	return rejected("cancelled before it began: " + reason.String())
+	message := "cancelled before it began: " + reason.String()
+	if reason.isInterruption() {
+		return interrupted(message)
+	}
+	return rejected(message)
+}
+
+// forLevel returns the same for a sidecar of this API level: one that does not know interruptions takes them for
+// failures.
+func (o outcome) forLevel(level uint32) outcome {
+	if o.kind == sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_INTERRUPTED && level < levelOfInterruptions {
+		return failed(o.message)
+	}
+	return o
 }
 
 // outcomeOf returns the outcome of a handler's error.

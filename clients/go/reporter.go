@@ -51,6 +51,7 @@ type reporter struct {
 	log          *slog.Logger
 	client       sidekeeperv1.ParticipantServiceClient
 	attachmentID string
+	apiLevel     uint32 // the sidecar's
 
 	// With the lock. Bounded by the attachment's open executions.
 	waiting  []result
@@ -59,19 +60,23 @@ type reporter struct {
 	wake     chan struct{}
 }
 
-func newReporter(lock sync.Locker, log *slog.Logger, client sidekeeperv1.ParticipantServiceClient, attachmentID string) *reporter {
+func newReporter(
+	lock sync.Locker, log *slog.Logger, client sidekeeperv1.ParticipantServiceClient, attached *sidekeeperv1.Attached,
+) *reporter {
 	return &reporter{
-		lock: lock, log: log, client: client, attachmentID: attachmentID,
+		lock: lock, log: log, client: client,
+		attachmentID: attached.GetAttachmentId(), apiLevel: attached.GetApiLevel(),
 		flushed: newEvent(), wake: make(chan struct{}, 1),
 	}
 }
 
 // add takes a result. With the lock.
 func (r *reporter) add(ended keptResult) {
+	told := ended.outcome.forLevel(r.apiLevel)
 	r.waiting = append(r.waiting, result{ended, &sidekeeperv1.ExecutionResult{
 		ExecutionId:    ended.execution.ExecutionID,
-		Outcome:        ended.outcome.kind,
-		FailureMessage: ended.outcome.message,
+		Outcome:        told.kind,
+		FailureMessage: told.message,
 	}})
 	r.flushed.clear()
 	wake(r.wake)

@@ -8,7 +8,9 @@ const clientName = "sidekeeper-go/" + Version
 
 const (
 	// apiLevel is the API level that this library was written for.
-	apiLevel = 1
+	apiLevel = 2
 	// sidecarAPILevelMin is the lowest API level of a sidecar that it works with.
 	sidecarAPILevelMin = 1
+	// levelOfInterruptions is the lowest API level of a sidecar that knows interruptions.
+	levelOfInterruptions = 2
 )

@@ -49,13 +49,15 @@ const (
 	Failure Outcome = "failure"
 	// Rejected says that the item was not begun.
 	Rejected Outcome = "rejected"
+	// Interrupted says that it was stopped or not begun because another instance might have owned the item.
+	Interrupted Outcome = "interrupted"
 )
 
 // Result is the reported result of an execution.
 type Result struct {
 	// Outcome is how it ended.
 	Outcome Outcome
-	// Message is why it failed or was rejected.
+	// Message is why it failed, was rejected or was interrupted.
 	Message string
 	// Checkpoint is the last one that it reported. Nil: none.
 	Checkpoint []byte
@@ -198,6 +200,8 @@ func (r *Running) end(result *sidekeeperv1.ExecutionResult) {
 		outcome = Success
 	case sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_REJECTED:
 		outcome = Rejected
+	case sidekeeperv1.ExecutionOutcome_EXECUTION_OUTCOME_INTERRUPTED:
+		outcome = Interrupted
 	}
 	r.result = &Result{Outcome: outcome, Message: result.GetFailureMessage(), Checkpoint: r.checkpoint}
 }

@@ -379,7 +379,7 @@ func (s *Sidecar) Attach(request *sidekeeperv1.AttachRequest, out grpc.ServerStr
 		Request:      request,
 		AttachmentID: "attachment-" + number,
 		InstanceID:   "10.0.0.1@-@" + number,
-		APILevel:     1,
+		APILevel:     2,
 		Grace:        grace,
 		Renewal:      renewal,
 		Closed:       make(chan struct{}),
