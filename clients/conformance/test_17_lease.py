@@ -57,6 +57,32 @@ def test_a_stopped_application_begins_nothing_that_has_waited_until_the_lease_wa
     executed_again(application)
 
 
+def test_an_application_that_was_stopped_for_too_long_loses_no_item_of_a_living_session(world: World) -> None:
+    sidecar = world.sidecar(zookeeper=True, session="4s")
+    application = world.application(sidecar).run(job(total=3, concurrency=2, configuration={"failover": True}))
+    application.attached([0, 1, 2])
+    instances = sidecar.instances()
+    application.behave("hold")
+    application.trigger()
+    first = {one["item"]: one["token"] for one in (application.told("started"), application.told("started", after=1))}
+    eventually("the third waits in the application", lambda: sidecar.running() == [0, 1, 2])
+    application.freeze()
+    time.sleep(SESSION)
+    application.thaw()
+    application.told("cancelled", after=1)
+    application.behave("succeed")
+
+    def succeeded() -> list[int]:
+        application.release()
+        return sorted(one["item"] for one in application.all("ended", outcome="success"))
+
+    eventually("each is executed to its end", lambda: succeeded() == [0, 1, 2])
+    again = [one for one in application.all("started", source="FAILOVER") if one["token"] > first[one["item"]]]
+    assert sorted(one["item"] for one in again) == sorted(first)
+    assert sidecar.instances() == instances, "the stream has not ended"
+    eventually("nothing runs", lambda: sidecar.running() == [])
+
+
 RENEW = "/sidekeeper.v1.ParticipantService/RenewLease"
 
 
