@@ -102,9 +102,29 @@ fn only_the_outcomes_that_the_job_names_are_retried_and_never_a_rejection() {
     }
 }
 
+fn interrupted() -> Outcome {
+    Outcome::Interrupted("the lease has ended by the application's clock".to_owned())
+}
+
+#[test]
+fn p5_an_execution_that_is_interrupted_while_its_instance_leaves_is_taken_over() {
+    for seed in 0..SEEDS {
+        let mut world = every_ten_seconds(seed, 2, true, &[]);
+        world.next_duration_ms = Some(3_000);
+        world.run_until(second(11));
+        let leaving = starts_of(&world, 3)[0].node;
+        world.outcomes.insert(Item(3), VecDeque::from([interrupted()]));
+        world.drain(leaving);
+        world.run_until(second(19));
+        let [_, again] = &starts_of(&world, 3)[..] else { panic!("seed {seed}: {:?}", world.starts) };
+        assert_eq!((again.source, again.scheduled), (Source::Failover, second(10)), "seed {seed}");
+        assert!(again.node != leaving && world.nodes[leaving].ended.is_some(), "seed {seed}");
+        assert_eq!(running_nodes(&world).len(), 0, "seed {seed}");
+    }
+}
+
 #[test]
 pub fn p5_an_interrupted_execution_fails_over_or_else_is_retried_as_one_that_failed() {
-    let interrupted = || Outcome::Interrupted("the lease has ended by the application's clock".to_owned());
     for seed in 0..SEEDS {
         for (failover, attempts) in [(true, "4"), (false, "4"), (false, "1")] {
             let props = [("retry-max-attempts", attempts), ("retry-backoff", "500ms")];
