@@ -118,6 +118,8 @@ mutants! {
     ItemLockLossIgnored,
     /// An execution that stopped because its lock was lost is recorded as one that failed.
     ItemLockLossIsFailure,
+    /// An instance leaves before it knows that running nodes of interrupted executions are its own.
+    InterruptedForgotten,
     /// An execution that the application interrupted is recorded as one that failed, also in a job that fails over.
     InterruptionIsFailure,
 

@@ -93,6 +93,10 @@ const DIRECTED: &[Directed] = &[
         item_lock::s56_a_lost_lock_cancels_the_execution_which_then_counts_as_interrupted
     ),
     directed!(
+        InterruptedForgotten,
+        retry::p5_an_execution_that_is_interrupted_shortly_before_its_instance_leaves_is_taken_over
+    ),
+    directed!(
         InterruptionIsFailure,
         retry::p5_an_interrupted_execution_fails_over_or_else_is_retried_as_one_that_failed
     ),

@@ -536,6 +536,10 @@ impl Participant {
             &mut self.membership,
             &mut self.executions,
         );
+        let leaves = matches!(self.cx.phase, Phase::Leaving(_)) && self.cx.is_connected();
+        if leaves && self.executions.awaits_interrupted(&self.cx) && !mutant!(InterruptedForgotten) {
+            return;
+        }
         let is_gone = self.lifecycle.depart(
             &mut self.cx,
             &self.agenda,

@@ -99,8 +99,7 @@ impl Executions {
                     out.push(Effect::Reported(item, result.outcome.clone()));
                     self.remember_lost(number);
                     // The view may not know that the running node left behind is this instance's.
-                    self.suspected.insert(item);
-                    self.interrupted = true;
+                    self.interrupted.insert(item);
                     lost.push(item);
                     CompletionStatus::LeaseLost
                 }
@@ -319,9 +318,11 @@ impl Executions {
     pub(crate) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now.mono;
         let suspected = std::mem::take(&mut self.suspected);
-        let unknown: BTreeSet<_> = suspected.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
-        if unknown.is_empty() {
-            self.interrupted = false;
+        let mut unknown: BTreeSet<_> =
+            suspected.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
+        self.update_interrupted(cx);
+        if (unknown.is_empty() && self.interrupted.is_empty()) || out.is_reading() {
+            self.suspected.append(&mut unknown);
             return;
         }
         if self.pause_ends().is_some_and(|end| now < end) && !cx.phase.is_leaving() {
@@ -331,17 +332,28 @@ impl Executions {
             return;
         }
         self.investigated = Some(now);
-        self.interrupted = false;
         out.read_again();
+    }
+
+    /// Whether the view does not show yet whose running nodes interrupted executions have left. An instance that leaves
+    /// waits for that, and then hands them over.
+    pub(crate) fn awaits_interrupted(&mut self, cx: &Context) -> bool {
+        self.update_interrupted(cx);
+        !self.interrupted.is_empty()
+    }
+
+    fn update_interrupted(&mut self, cx: &Context) {
+        let interrupted = std::mem::take(&mut self.interrupted);
+        self.interrupted = interrupted.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
     }
 
     /// When the view may be read again because of unknown running nodes, if there are any.
     pub(crate) fn next_investigation(&self) -> Option<Duration> {
-        self.pause_ends().filter(|_| !self.suspected.is_empty())
+        self.pause_ends().filter(|_| !self.suspected.is_empty() || !self.interrupted.is_empty())
     }
 
     fn pause_ends(&self) -> Option<Duration> {
-        let pause = if self.interrupted { INTERRUPTION_PAUSE } else { INVESTIGATION_PAUSE };
+        let pause = if self.interrupted.is_empty() { INVESTIGATION_PAUSE } else { INTERRUPTION_PAUSE };
         self.investigated.map(|at| at.saturating_add(pause))
     }
 }

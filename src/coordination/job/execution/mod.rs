@@ -139,8 +139,8 @@ pub(crate) struct Executions {
     former_ids: (BTreeMap<u64, String>, BTreeMap<String, u64>),
     /// The items that running nodes of unknown owners block.
     suspected: BTreeSet<Item>,
-    /// Whether an interrupted execution has left one of these nodes: its item is to be executed again soon.
-    interrupted: bool,
+    /// The items whose running nodes interrupted executions have left, until the view shows that they are this instance's.
+    interrupted: BTreeSet<Item>,
     /// When the view was last read because of them; monotonic.
     investigated: Option<Duration>,
 }
@@ -163,7 +163,7 @@ impl Executions {
             tokens: BTreeMap::new(),
             former_ids: Default::default(),
             suspected: BTreeSet::new(),
-            interrupted: false,
+            interrupted: BTreeSet::new(),
             investigated: None,
         }
     }
