@@ -75,7 +75,7 @@ fn fault(error: &pem::Error) -> &'static str {
         pem::Error::Base64Decode(_) => "a section is not in base64",
         pem::Error::NoItemsFound => "it has no such section",
         pem::Error::SectionTooLarge => "a section is too large",
-        _ => "it cannot be read as PEM",
+        pem::Error::Io(_) | _ => "it cannot be read as PEM",
     }
 }
 
