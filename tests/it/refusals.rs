@@ -315,7 +315,12 @@ async fn a_report_with_one_invalid_result_changes_nothing() {
     check_field(&many, "results", "10001 results", "1 to 10000 results");
     for outcome in [0, 99] {
         let status = app.report(vec![success(&ours), invalid(outcome)]).await.unwrap_err();
-        check_field(&status, "results[1].outcome", &outcome.to_string(), "SUCCESS, FAILURE or REJECTED");
+        check_field(
+            &status,
+            "results[1].outcome",
+            &outcome.to_string(),
+            "SUCCESS, FAILURE, REJECTED or INTERRUPTED",
+        );
     }
     let status = app.report(vec![failure(&ours, &"x".repeat(16 * 1024 + 1))]).await.unwrap_err();
     check_field(&status, "results[0].failure_message", "16385 bytes", "at most 16384 bytes");

@@ -2,7 +2,8 @@
 
 use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
-use sidekeeper::job::JobConfiguration;
+use sidekeeper::coordination::job::contract::report::Outcome;
+use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::setup::{AT_ONCE, job_with, second};
 use crate::world::{World, six_items};
@@ -61,4 +62,27 @@ fn p5_p6_no_transaction_grows_with_the_number_of_items() {
     world.settle();
     assert!(world.nodes[0].ended.is_some());
     assert!(!world.paths().iter().any(|path| path.ends_with("/running") || path.contains("instances/")));
+}
+
+#[test]
+fn p5_p6_many_interrupted_items_are_handed_over_before_their_instance_leaves() {
+    let mut configuration = job_with(&AT_ONCE);
+    (configuration.sharding_total_count, configuration.failover) = (6_000, true);
+    configuration.cron = Some("0/10 * * * * ?".to_owned());
+    let mut world = World::new(8, configuration);
+    world.next_duration_ms = Some(3_000);
+    world.join();
+    world.run_until(second(9));
+    world.starts.clear();
+    for item in (0..6_000).map(Item) {
+        world.outcomes.insert(item, [Outcome::Interrupted("the lease has ended".to_owned())].into());
+    }
+    world.run_until(second(12));
+    assert_eq!(world.starts.len(), 6_000);
+    world.drain(0);
+    world.run_for(4_000);
+    assert!(world.nodes[0].ended.is_some());
+    let ending = |end: &str| world.paths().iter().filter(|path| path.ends_with(end)).count();
+    assert_eq!((ending("/running"), ending("/instances")), (0, 1));
+    assert_eq!(world.paths().iter().filter(|path| path.contains("leader/failover/items/")).count(), 6_000);
 }

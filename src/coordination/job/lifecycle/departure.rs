@@ -362,6 +362,9 @@ fn leaving_transaction(
     if !left.is_empty() {
         flagging = flags(cx, left.clone());
         size = flagging.iter().map(Operation::wire_size).sum::<usize>();
+        if size >= cx.transaction_bytes {
+            return (flagging, Vec::new());
+        }
     }
     let mut handing_over = Vec::new();
     // An item of which this instance has taken the failover over, and has left a running node, is in both.
