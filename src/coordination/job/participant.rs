@@ -537,7 +537,8 @@ impl Participant {
             &mut self.executions,
         );
         let leaves = matches!(self.cx.phase, Phase::Leaving(_)) && self.cx.is_connected();
-        if leaves && self.executions.awaits_interrupted(&self.cx) && !mutant!(InterruptedForgotten) {
+        if leaves && self.executions.awaits_interrupted(&self.cx, &self.out) && !mutant!(InterruptedForgotten)
+        {
             return;
         }
         let is_gone = self.lifecycle.depart(

@@ -99,7 +99,7 @@ impl Executions {
                     out.push(Effect::Reported(item, result.outcome.clone()));
                     self.remember_lost(number);
                     // The view may not know that the running node left behind is this instance's.
-                    self.interrupted.insert(item);
+                    self.interrupted.insert(item, false);
                     lost.push(item);
                     CompletionStatus::LeaseLost
                 }
@@ -317,10 +317,10 @@ impl Executions {
     /// instance that leaves: it removes its own.
     pub(crate) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now.mono;
+        self.update_interrupted(cx, out);
         let suspected = std::mem::take(&mut self.suspected);
         let mut unknown: BTreeSet<_> =
             suspected.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
-        self.update_interrupted(cx);
         if (unknown.is_empty() && self.interrupted.is_empty()) || out.is_reading() {
             self.suspected.append(&mut unknown);
             return;
@@ -332,19 +332,29 @@ impl Executions {
             return;
         }
         self.investigated = Some(now);
+        self.interrupted.values_mut().for_each(|is_being_read| *is_being_read = true);
         out.read_again();
     }
 
     /// Whether the view does not show yet whose running nodes interrupted executions have left. An instance that leaves
     /// waits for that, and then hands them over.
-    pub(crate) fn awaits_interrupted(&mut self, cx: &Context) -> bool {
-        self.update_interrupted(cx);
+    pub(crate) fn awaits_interrupted(&mut self, cx: &Context, out: &Outbox) -> bool {
+        self.update_interrupted(cx, out);
         !self.interrupted.is_empty()
     }
 
-    fn update_interrupted(&mut self, cx: &Context) {
-        let interrupted = std::mem::take(&mut self.interrupted);
-        self.interrupted = interrupted.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
+    fn update_interrupted(&mut self, cx: &Context, out: &Outbox) {
+        for (item, is_being_read) in std::mem::take(&mut self.interrupted) {
+            if !self.is_unknown(cx, item) {
+                continue;
+            }
+            if is_being_read && !out.is_reading() {
+                // It has no owner that can be read: a Java instance may have taken its place (H11).
+                self.suspected.insert(item);
+            } else {
+                self.interrupted.insert(item, is_being_read);
+            }
+        }
     }
 
     /// When the view may be read again because of unknown running nodes, if there are any.

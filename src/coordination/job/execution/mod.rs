@@ -139,8 +139,9 @@ pub(crate) struct Executions {
     former_ids: (BTreeMap<u64, String>, BTreeMap<String, u64>),
     /// The items that running nodes of unknown owners block.
     suspected: BTreeSet<Item>,
-    /// The items whose running nodes interrupted executions have left, until the view shows that they are this instance's.
-    interrupted: BTreeSet<Item>,
+    /// The items whose running nodes interrupted executions have left, until the view shows that they are this instance's;
+    /// and whether it is being read for that.
+    interrupted: BTreeMap<Item, bool>,
     /// When the view was last read because of them; monotonic.
     investigated: Option<Duration>,
 }
@@ -163,7 +164,7 @@ impl Executions {
             tokens: BTreeMap::new(),
             former_ids: Default::default(),
             suspected: BTreeSet::new(),
-            interrupted: BTreeSet::new(),
+            interrupted: BTreeMap::new(),
             investigated: None,
         }
     }
