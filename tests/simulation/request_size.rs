@@ -67,22 +67,22 @@ fn p5_p6_no_transaction_grows_with_the_number_of_items() {
 #[test]
 fn p5_p6_many_interrupted_items_are_handed_over_before_their_instance_leaves() {
     let mut configuration = job_with(&AT_ONCE);
-    (configuration.sharding_total_count, configuration.failover) = (6_000, true);
+    (configuration.sharding_total_count, configuration.failover) = (2_000, true);
     configuration.cron = Some("0/10 * * * * ?".to_owned());
     let mut world = World::new(8, configuration);
     world.next_duration_ms = Some(3_000);
     world.join();
     world.run_until(second(9));
     world.starts.clear();
-    for item in (0..6_000).map(Item) {
+    for item in (0..2_000).map(Item) {
         world.outcomes.insert(item, [Outcome::Interrupted("the lease has ended".to_owned())].into());
     }
     world.run_until(second(12));
-    assert_eq!(world.starts.len(), 6_000);
+    assert_eq!(world.starts.len(), 2_000);
     world.drain(0);
     world.run_for(4_000);
     assert!(world.nodes[0].ended.is_some());
     let ending = |end: &str| world.paths().iter().filter(|path| path.ends_with(end)).count();
     assert_eq!((ending("/running"), ending("/instances")), (0, 1));
-    assert_eq!(world.paths().iter().filter(|path| path.contains("leader/failover/items/")).count(), 6_000);
+    assert_eq!(world.paths().iter().filter(|path| path.contains("leader/failover/items/")).count(), 2_000);
 }
