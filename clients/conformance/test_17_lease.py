@@ -5,7 +5,7 @@ import time
 import pytest
 from sidekeeper._proto.v1 import attach_pb2
 
-from driver import JOB, QUIET, Application, World, eventually, items_of, job, quiet
+from driver import JOB, QUIET, Application, Sidecar, World, eventually, items_of, job, quiet
 from relay import ATTACH, Relay
 
 pytestmark = pytest.mark.robust
@@ -59,28 +59,30 @@ def test_a_stopped_application_begins_nothing_that_has_waited_until_the_lease_wa
 
 def test_an_application_that_was_stopped_for_too_long_loses_no_item_of_a_living_session(world: World) -> None:
     sidecar = world.sidecar(zookeeper=True, session="4s")
-    application = world.application(sidecar).run(job(total=3, concurrency=2, configuration={"failover": True}))
-    application.attached([0, 1, 2])
-    instances = sidecar.instances()
-    application.behave("hold")
-    application.trigger()
-    first = {one["item"]: one["token"] for one in (application.told("started"), application.told("started", after=1))}
-    eventually("the third waits in the application", lambda: sidecar.running() == [0, 1, 2])
-    application.freeze()
+    loses_no_item_of_a_living_session(world.application(sidecar), sidecar)
+
+
+def test_an_application_that_dies_just_after_it_was_interrupted_loses_no_item(world: World) -> None:
+    sidecars = [world.sidecar(number, zookeeper=True, session="4s") for number in (1, 2)]
+    first, second = (world.application(one) for one in sidecars)
+    wanted = job(total=4, configuration={"failover": True})
+    first.run(wanted).attached([0, 1, 2, 3])
+    first.behave("hold")
+    first.trigger()
+    first.told("started", after=3)
+    second.behave("succeed")
+    second.run(wanted)
+    first.freeze()
     time.sleep(SESSION)
-    application.thaw()
-    application.told("cancelled", after=1)
-    application.behave("succeed")
+    first.thaw()
+    first.told("cancelled")
+    first.popen.kill()
 
-    def succeeded() -> list[int]:
-        application.release()
-        return sorted(one["item"] for one in application.all("ended", outcome="success"))
+    def executed() -> set[int]:
+        return {one["item"] for one in second.all("ended", outcome="success")}
 
-    eventually("each is executed to its end", lambda: succeeded() == [0, 1, 2])
-    again = [one for one in application.all("started", source="FAILOVER") if one["token"] > first[one["item"]]]
-    assert sorted(one["item"] for one in again) == sorted(first)
-    assert sidecar.instances() == instances, "the stream has not ended"
-    eventually("nothing runs", lambda: sidecar.running() == [])
+    eventually("the other one executes them", lambda: executed() == {0, 1, 2, 3})
+    eventually("nothing runs", lambda: sidecars[1].running() == [])
 
 
 RENEW = "/sidekeeper.v1.ParticipantService/RenewLease"
@@ -142,3 +144,33 @@ def executed_again(application: Application) -> None:
         return len(application.all("ended", outcome="success")) >= 2
 
     eventually("they are executed again", executed)
+
+
+def test_without_the_sidecars_clock_no_item_of_a_living_session_is_lost(world: World) -> None:
+    relay = ElsewhereRelay(world)
+    loses_no_item_of_a_living_session(world.application(relay.endpoint), relay.sidecar)
+
+
+def loses_no_item_of_a_living_session(application: Application, sidecar: Sidecar) -> None:
+    """An application is stopped until its lease has ended by its own clock, while it executes two items of three."""
+    application.run(job(total=3, concurrency=2, configuration={"failover": True})).attached([0, 1, 2])
+    instances = sidecar.instances()
+    application.behave("hold")
+    application.trigger()
+    first = {one["item"]: one["token"] for one in (application.told("started"), application.told("started", after=1))}
+    eventually("the third waits in the application", lambda: sidecar.running() == [0, 1, 2])
+    application.freeze()
+    time.sleep(SESSION)
+    application.thaw()
+    application.told("cancelled", after=1)
+    application.behave("succeed")
+
+    def succeeded() -> list[int]:
+        application.release()
+        return sorted(one["item"] for one in application.all("ended", outcome="success"))
+
+    eventually("each is executed to its end", lambda: succeeded() == [0, 1, 2])
+    again = [one for one in application.all("started", source="FAILOVER") if one["token"] > first[one["item"]]]
+    assert sorted(one["item"] for one in again) == sorted(first)
+    assert sidecar.instances() == instances, "the stream has not ended"
+    eventually("nothing runs", lambda: sidecar.running() == [])
