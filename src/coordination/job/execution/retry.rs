@@ -6,7 +6,8 @@
 //! the agenda at each step until it is started, and every other plan finds the item free.
 //!
 //! Retries are best effort: they are in memory only, and end when this instance loses the item or its session, and at a
-//! drain. Each dropped retry is reported. Cancelled and rejected executions are not retried.
+//! drain. Each dropped retry is reported. Cancelled and rejected executions are not retried. An interrupted one is retried
+//! as a failed one, unless it fails over (see `completion.rs`).
 //!
 //! In a job whose instances wait for each other (see `once/round.rs`), the attempts belong to
 //! their round.
