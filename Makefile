@@ -7,6 +7,8 @@ SHELL := /bin/bash
 
 # The debug build, which the tests use, too: one build serves both.
 BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
+# A folder of its own: the other tests take the binary without Kerberos.
+KERBEROS_TARGET := $(or $(CARGO_TARGET_DIR),target)/kerberos
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release/sidekeeper
 PYTHON := .tools/venv/bin/python
 # Every Python package that the tests and the tools need, with its version.
@@ -98,6 +100,13 @@ e2e-confined: interop-tools ## run the suite e2e under the restrictions of the u
 .PHONY: interop
 interop: ## run sidecars and ElasticJob in Java as instances of one job
 	.ci/test interop
+
+.PHONY: kerberos
+kerberos: interop-tools ## build the sidecar with Kerberos, and run its tests: they are no part of the others
+	.ci/setup kerberos
+	cargo clippy --locked --features kerberos -- -D warnings
+	cargo build --locked --features kerberos --target-dir $(KERBEROS_TARGET)
+	SIDEKEEPER_BINARY=$(abspath $(KERBEROS_TARGET))/debug/sidekeeper $(PYTHON) -m pytest tests/interop/kerberos.py -n 3
 
 .PHONY: interop-requests
 interop-requests: interop-tools ## count the requests of a fire to ZooKeeper, for sidecars and for Java

@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
 
 use crate::api::assignment::Assignments;
+use crate::api::diagnostics::Diagnostics;
 use crate::api::election::ElectionCalls;
 use crate::api::job::Jobs;
 use crate::api::lock::LockCalls;
@@ -207,6 +208,7 @@ impl Sidecar {
                 draining.clone(),
                 config.drain_timeout,
             ),
+            diagnostics: Diagnostics::new(shared.clone()),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
@@ -330,7 +332,8 @@ fn warn_of_open_doors(config: &Config) {
             "the password for ZooKeeper is sent over an unencrypted connection; `zookeeper_ca` encrypts it"
         );
     }
-    if files.cert.is_some() && !has_password && files.sasl.is_none() && config.zookeeper_acl == Acl::Auto {
+    let has_user = has_password || files.sasl.is_some() || files.kerberos.is_some();
+    if files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto {
         warn!(
             "every client of ZooKeeper may change the sidecar's nodes: a certificate alone gives them no owner; set \
              `zookeeper_acl` to `open`, to `creator`, or to a list"

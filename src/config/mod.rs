@@ -34,7 +34,7 @@ use self::source::{File, Given, Origin};
 pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, ServerFiles, UnixAddress, Who};
 use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
-use crate::registry::zookeeper::{Acl, CredentialFiles};
+use crate::registry::zookeeper::{Acl, CredentialFiles, Service};
 use crate::runtime_folder;
 use crate::tree::Path;
 
@@ -426,6 +426,8 @@ impl Reader<'_> {
     fn credential_files(&mut self) -> Result<CredentialFiles, Reported> {
         let digest = self.optional(&settings::DIGEST_FILE, value::file);
         let sasl = self.optional(&settings::ZOOKEEPER_SASL_FILE, value::file);
+        let kerberos = self.optional(&settings::ZOOKEEPER_KERBEROS, Service::parse);
+        self.check_one_of(&settings::ZOOKEEPER_SASL_FILE, &settings::ZOOKEEPER_KERBEROS);
         let ca = self.optional(&settings::ZOOKEEPER_CA, value::file);
         let crl = self.optional(&settings::ZOOKEEPER_CRL, value::file);
         let cert = self.optional(&settings::ZOOKEEPER_CERT, value::file);
@@ -442,7 +444,11 @@ impl Reader<'_> {
                 self.problems.push(Problem { what, given: None, reason });
             }
         }
-        Ok(CredentialFiles { digest: digest?, sasl: sasl?, ca: ca?, crl: crl?, cert: cert?, key: key? })
+        Ok(CredentialFiles {
+            digest: digest?,
+            sasl: sasl?,
+            kerberos: kerberos?,
+            ca: ca?, crl: crl?, cert: cert?, key: key? })
     }
 
     fn zookeeper_acl(&mut self) -> Result<Acl, Reported> {

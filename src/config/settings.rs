@@ -97,6 +97,8 @@ settings! {
         "A file with the `USER:PASSWORD` of `digest`, which other users must not be able to read. A change counts within two seconds. Not together with `digest`.";
     ZOOKEEPER_SASL_FILE = "zookeeper_sasl_file", "zookeeper-sasl-file", "SIDEKEEPER_ZOOKEEPER_SASL_FILE", "FILE", Default::Absent("no SASL"), =>
         "A file with the `USER:PASSWORD` for SASL DIGEST-MD5 with ZooKeeper, which other users must not be able to read. A change counts within two seconds.";
+    ZOOKEEPER_KERBEROS = "zookeeper_kerberos", "zookeeper-kerberos", "SIDEKEEPER_ZOOKEEPER_KERBEROS", "SERVICE", Default::Absent("no Kerberos"), =>
+        "The service of ZooKeeper's servers in Kerberos: `zookeeper`, with each server's host as in `zookeeper`, or `zookeeper/HOST` if the servers share one. The user's ticket is in the cache of the process (`KRB5CCNAME`). Only in builds with the feature `kerberos`; not together with `zookeeper_sasl_file`.";
     ZOOKEEPER_CA = "zookeeper_ca", "zookeeper-ca", "SIDEKEEPER_ZOOKEEPER_CA", "FILE", Default::Absent("connections are not encrypted"), =>
         "The certificates (PEM) of the authorities of ZooKeeper's servers: connections use TLS, and `zookeeper` has the servers' secure ports. A change of this and of the next three counts within two seconds.";
     ZOOKEEPER_CRL = "zookeeper_crl", "zookeeper-crl", "SIDEKEEPER_ZOOKEEPER_CRL", "FILE", Default::Absent("no certificate is revoked"), =>

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from interop.members import LEADERS, MixedFleet, jars
+from interop.secured import Access, attach_reshard_fail_over_and_trigger, digest_of, fleet_on, super_user
 from support.certificates import Authority
-from support.fleet import ending
-from support.job_nodes import JOB
-from support.processes import PATIENCE, eventually, free_port, sidekeeper_binary
+from support.processes import free_port
 from support.zookeeper import ZooKeeperServer
 
-SUPER = "super:secret"
 JAAS = """
 Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_me="secret"; };
 Client { org.apache.zookeeper.server.auth.DigestLoginModule required username="me" password="secret"; };
 """
-
-
-def digest_of(text: str) -> str:
-    user = text.split(":")[0]
-    return f"{user}:{base64.b64encode(hashlib.sha1(text.encode()).digest()).decode()}"
 
 
 class SecureServer(ZooKeeperServer):
@@ -52,21 +41,9 @@ class SecureServer(ZooKeeperServer):
         }
         java = [
             f"-Djava.security.auth.login.config={self.jaas}",
-            f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest_of(SUPER)}",
+            super_user(),
         ]
         super().__init__(folder, java, settings)
-
-
-@dataclass
-class Access:
-    """How the members of a fleet show themselves."""
-
-    #: The entries of the access list that a Java instance gives its nodes.
-    acl: set[str]
-    tls: bool = False
-    java_settings: dict[str, str] = field(default_factory=dict)
-    java_options: list[str] = field(default_factory=list)
-    sidecar_options: list[str] = field(default_factory=list)
 
 
 def access(kind: str, server: SecureServer, folder: Path) -> Access:
@@ -116,67 +93,15 @@ def secure(
     request: pytest.FixtureRequest, server: SecureServer, binary: Path, has_failed: Callable[[], bool]
 ) -> Iterator[tuple[MixedFleet, Access]]:
     """A fleet on that server, and how its members show themselves."""
-    client = server.client([("digest", SUPER)])
     if "tls" in request.param and not list(jars().glob("netty-handler-*.jar")):
         pytest.skip("this ElasticJob has no Netty, without which ZooKeeper's client has no TLS")
     folder = Path(tempfile.mkdtemp(prefix="sk-"))
     wanted = access(request.param, server, folder)
     server.address = f"127.0.0.1:{server.secure_port if wanted.tls else server.port}"
-    namespace = f"secure-{request.node.name.split('[')[1].rstrip(']')}"
-    fleet = MixedFleet(folder, server, client, namespace)
-    # The first handshake of a JVM takes seconds.
-    fleet.java_settings = {"max_sleep": 5_000, **wanted.java_settings}
-    fleet.java_options = wanted.java_options
-    fleet.sidecar_options = wanted.sidecar_options
-    with ending(fleet, request.node, has_failed):
+    with fleet_on(server, wanted, folder, request.node, has_failed) as fleet:
         yield fleet, wanted
-    client.stop()
-    client.close()
 
 
 @pytest.mark.parametrize("leader", LEADERS)
 def test_se_9_attach_reshard_fail_over_and_trigger(secure: tuple[MixedFleet, Access], leader: str) -> None:
-    fleet, wanted = secure
-    java, ours = fleet.pair(leader, failover=True)
-    fleet.assert_once(fleet.fire())
-    assert owners_of_nodes(fleet) == {frozenset(wanted.acl)}
-    # Another instance of ours joins.
-    third = fleet.ours(2, failover=True)
-    fleet.divide(java, ours, third)
-    fleet.fire()
-    # A trigger through the sidecar: each instance executes its items once.
-    before = len(fleet.executions())
-    command = [str(sidekeeper_binary()), "trigger", JOB, "--endpoint", f"unix://{ours.sidecar.socket}"]
-    subprocess.run(command, check=True, timeout=PATIENCE)
-    eventually("the trigger", lambda: len([one for one in fleet.executions() if one.outcome == "end"]) >= before + 4)
-    # The Java instance dies, and then one of ours: the others execute what these were executing.
-    for dying in (java, third):
-        items = fleet.items_of(dying)
-        dying.command("hold")
-        fire = fleet.start_fire()
-        fleet.wait_running(dying, items)
-        dying.die()
-        eventually("taken over", lambda fire=fire: fleet.executed(fire) == {0, 1, 2, 3})  # type: ignore[misc]
-        fleet.gone(dying)
-        if dying is java:
-            fleet.divide(ours, third)
-    assert owners_of_nodes(fleet) == {frozenset(wanted.acl)}
-
-
-def owners_of_nodes(fleet: MixedFleet) -> set[frozenset[str]]:
-    """The access lists of all nodes of the job, and of ours beside the namespace."""
-    client, found = fleet.tree.client, set()
-
-    def walk(path: str) -> None:
-        acls, _ = client.get_acls(path)
-        found.add(frozenset(_owner(acl.id.scheme, acl.id.id) for acl in acls if acl.perms == 31))
-        for child in client.get_children(path):
-            walk(f"{path}/{child}")
-
-    walk(fleet.tree.root)
-    walk(f"{fleet.tree.namespace}-sidekeeper")
-    return found
-
-
-def _owner(scheme: str, identity: str) -> str:
-    return identity if scheme == "digest" else f"{scheme}:{identity}"
+    attach_reshard_fail_over_and_trigger(*secure, leader)

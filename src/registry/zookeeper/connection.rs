@@ -106,8 +106,8 @@ pub(super) enum Broken {
 }
 
 impl Connection {
-    /// Finds a serving server. Opens a session there, or attaches to one. Bounded in time by twice the
-    /// connection timeout.
+    /// Finds a serving server. Opens a session there, or attaches to one. Bounded in time by three
+    /// times the connection timeout.
     pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, OpenError> {
         let presented = checked.credentials.presented().await.map_err(OpenError::Refused)?;
         let server = look::find(checked, &presented).await.map_err(|nothing| match nothing {
@@ -117,7 +117,8 @@ impl Connection {
         Self::greet(checked, &server, session).await
     }
 
-    /// Opens a session at a server, or attaches to one. Bounded in time by the connection timeout.
+    /// Opens a session at a server, or attaches to one. Bounded in time by the connection timeout, and with Kerberos
+    /// by twice that time.
     ///
     /// An attempt to attach that is dropped before its answer has not ended the session. But the server may
     /// still attach it later, and then it refuses the connection that the session has by that time. So
@@ -129,8 +130,12 @@ impl Connection {
     ) -> Result<Self, OpenError> {
         let settings = &checked.settings;
         let presented = checked.credentials.presented().await.map_err(OpenError::Refused)?;
+        let host = server.host();
+        if let Some(service) = presented.kerberos() {
+            service.gain_ticket(host, settings.connection_timeout).await.map_err(OpenError::Refused)?;
+        }
         let mut connector = presented
-            .connector()
+            .connector(host)
             .with_session_timeout(settings.session_timeout)
             .with_connection_timeout(settings.connection_timeout)
             .with_fail_eagerly();

@@ -1,4 +1,4 @@
-//! The credentials with which this process connects to ZooKeeper: the digest, the user for SASL, TLS.
+//! The credentials with which this process connects to ZooKeeper: the digest, the user for SASL, Kerberos, TLS.
 //!
 //! The process reads the files again for each connection, and each second while a connection lasts. So a change of a file counts
 //! without a restart. A file that becomes wrong changes nothing: the credentials that were read before stay in force.
@@ -11,6 +11,7 @@ use rustls::pki_types::UnixTime;
 use tokio::time::sleep;
 use zookeeper_client as zk;
 
+use super::kerberos;
 use super::tls::{Pem, Tls};
 use crate::credential_file::{Reminder, public, secret};
 use crate::pem::moment;
@@ -25,6 +26,8 @@ pub struct CredentialFiles {
     pub digest: Option<PathBuf>,
     /// `user:password` for SASL DIGEST-MD5.
     pub sasl: Option<PathBuf>,
+    /// The service of the servers in Kerberos. The user's ticket is in the cache of the process.
+    pub kerberos: Option<kerberos::Service>,
     /// The authorities of the servers' certificates, in PEM. If set, connections use TLS.
     pub ca: Option<PathBuf>,
     /// The revocation lists of these authorities, in PEM.
@@ -46,6 +49,7 @@ impl CredentialFiles {
 struct Texts {
     digest: Option<String>,
     sasl: Option<(String, String)>,
+    kerberos: Option<kerberos::Service>,
     tls: Option<Pem>,
 }
 
@@ -62,14 +66,22 @@ impl Presented {
         self.tls.as_ref()
     }
 
-    /// A connector of the client library that shows this.
-    pub(super) fn connector(&self) -> zk::Connector {
+    /// The service of the servers, for which a ticket is needed before they are connected with.
+    pub(super) fn kerberos(&self) -> Option<&kerberos::Service> {
+        self.texts.kerberos.as_ref()
+    }
+
+    /// A connector of the client library that shows this to a server with this host.
+    pub(super) fn connector(&self, host: &str) -> zk::Connector {
         let mut connector = zk::Client::connector();
         if let Some(digest) = &self.texts.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
         }
         if let Some((user, password)) = &self.texts.sasl {
             connector = connector.with_sasl(zk::SaslOptions::digest_md5(user.clone(), password.clone()));
+        }
+        if let Some(service) = &self.texts.kerberos {
+            connector = connector.with_sasl(service.sasl(host));
         }
         if let Some(tls) = &self.tls {
             connector = connector.with_tls(tls.options());
@@ -82,9 +94,10 @@ impl Presented {
         let user = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
         let digest = self.texts.digest.as_deref().map(|text| format!("the digest of `{}`", user(text)));
         let sasl = self.texts.sasl.as_ref().map(|(user, _)| format!("the SASL user `{user}`"));
+        let kerberos = self.texts.kerberos.as_ref().map(|_| "Kerberos".to_owned());
         let certificate = self.texts.tls.as_ref().and_then(|pem| pem.identity.as_ref());
         let certificate = certificate.map(|_| "a client certificate".to_owned());
-        let shown: Vec<_> = [digest, sasl, certificate].into_iter().flatten().collect();
+        let shown: Vec<_> = [digest, sasl, kerberos, certificate].into_iter().flatten().collect();
         if shown.is_empty() { "no authentication".to_owned() } else { shown.join(" and ") }
     }
 }
@@ -109,9 +122,10 @@ impl Credentials {
         Self::new(CredentialFiles::default(), None)
     }
 
-    /// Whether servers get to know a user by a digest or by SASL, who then owns what is created.
+    /// Whether servers get to know a user by a digest, by SASL or by Kerberos, who then owns what is created.
     pub(super) fn name_a_user(&self) -> bool {
-        self.digest.is_some() || self.files.digest.is_some() || self.files.sasl.is_some()
+        let files = &self.files;
+        self.digest.is_some() || files.digest.is_some() || files.sasl.is_some() || files.kerberos.is_some()
     }
 
     /// The credentials in the files, or the last ones that were right. Fails if the files have never been right.
@@ -181,7 +195,7 @@ impl Credentials {
                 },
             }),
         };
-        let texts = Texts { digest, sasl, tls };
+        let texts = Texts { digest, sasl, kerberos: files.kerberos.clone(), tls };
         let presented = match self.current().filter(|current| current.texts == texts) {
             Some(current) => current,
             None => {

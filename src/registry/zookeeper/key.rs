@@ -9,8 +9,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 use uuid::Uuid;
 use zookeeper_client as zk;
@@ -128,7 +128,7 @@ fn invalid() -> std::io::Error {
 }
 
 /// Reads a message: its length, and that many bytes.
-async fn frame(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+async fn frame(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Vec<u8>> {
     let length = usize::try_from(stream.read_i32().await?).map_err(|_| invalid())?;
     if length > MESSAGE_MAX {
         return Err(invalid());
@@ -143,8 +143,13 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), message].concat()
 }
 
+/// Whether a client that sends these bytes has greeted: for tests of the parser.
+pub async fn is_greeting(mut sent: &[u8]) -> bool {
+    greeted(&mut sent).await.is_ok()
+}
+
 /// Reads a greeting: the protocol's version, the last transaction seen, the timeout, the session, the password.
-async fn greeted(stream: &mut TcpStream) -> std::io::Result<Greeting> {
+async fn greeted(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Greeting> {
     let message = frame(stream).await?;
     let mut rest = message.as_slice();
     rest.read_i32().await?;

@@ -42,11 +42,16 @@ const ANSWER_MAX: u64 = 4_096;
 pub(super) struct Server {
     /// Where it answered.
     pub(super) address: SocketAddr,
-    /// Its name in the list, and its port: certificates are for names.
+    /// Its name in the list, and its port: certificates and tickets are for names.
     name: (String, u16),
 }
 
 impl Server {
+    /// Its name or address in the list.
+    pub(super) fn host(&self) -> &str {
+        &self.name.0
+    }
+
     /// Where the client library connects. With TLS that is the name, which the library resolves anew.
     pub(super) fn endpoint(&self, by_name: bool) -> String {
         let (host, port) = &self.name;

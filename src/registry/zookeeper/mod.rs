@@ -23,6 +23,8 @@ mod connection;
 mod convert;
 mod credentials;
 mod flushers;
+#[cfg_attr(not(feature = "kerberos"), path = "no_kerberos.rs")]
+mod kerberos;
 mod key;
 mod limit;
 mod look;
@@ -42,6 +44,8 @@ use zookeeper_client as zk;
 
 pub use self::acl::{Acl, AclEntry};
 pub use self::credentials::CredentialFiles;
+pub use self::kerberos::Service;
+pub use self::key::is_greeting;
 pub use self::settings::{Settings, SettingsError};
 
 use self::connection::{Connection, OpenError};
