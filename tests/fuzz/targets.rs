@@ -2,7 +2,9 @@
 //! read again as the same.
 
 use std::net::Ipv4Addr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -40,6 +42,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("cron", cron),
     ("dump_request", dump_request),
     ("instance_node", instance_node),
+    ("greeting", greeting),
     ("item_parameters", read_item_parameters),
     ("job_configuration", job_configuration),
     ("job_nodes", job_nodes),
@@ -167,6 +170,13 @@ fn own_records(data: &[u8]) {
         assert!(sticky::OwnerNode::read(node.write().as_bytes()).is_some());
     }
     let _ = sticky::Record::read(data, &stat());
+}
+
+/// What a process of this machine sends to the listener at which the client library greets this process.
+fn greeting(data: &[u8]) {
+    // Bytes in memory are there at once.
+    let greeted = pin!(zookeeper::is_greeting(data)).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(greeted.is_ready(), "the parser waits for more");
 }
 
 /// `KEY=VALUE`: a property of a job.
