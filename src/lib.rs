@@ -11,6 +11,7 @@ pub mod dump;
 pub mod elasticjob;
 pub mod excerpt;
 pub mod extension;
+pub mod findings;
 pub mod job;
 pub mod job_files;
 pub mod listen;

@@ -19,6 +19,7 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", VIEW, Cost::Large),
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW, Cost::Large),
     ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW, Cost::Small),
+    ("/sidekeeper.v1.DiagnosticsService/ExplainJob", VIEW, Cost::Large),
     ("/sidekeeper.v1.ElectionService/Campaign", ATTACH, Cost::Small),
     ("/sidekeeper.v1.ElectionService/Observe", ATTACH_OR_VIEW, Cost::Small),
     ("/sidekeeper.v1.ElectionService/Resign", ATTACH, Cost::Small),

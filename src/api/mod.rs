@@ -4,6 +4,7 @@ pub mod assignment;
 mod audit;
 pub mod convert;
 pub mod date;
+pub mod diagnostics;
 pub mod election;
 pub mod event;
 pub mod job;

@@ -16,6 +16,7 @@ use crate::listen::connections::{Connection, Receive};
 use crate::listen::token::{RequireToken, Tokens};
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
+use crate::proto::diagnostics_service_server::DiagnosticsServiceServer;
 use crate::proto::election_service_server::ElectionServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::lock_service_server::LockServiceServer;
@@ -26,6 +27,7 @@ use crate::runner::clock::Clock;
 
 use super::assignment::Assignments;
 use super::date::DateBefore1970;
+use super::diagnostics::Diagnostics;
 use super::election::ElectionCalls;
 use super::job::Jobs;
 use super::lock::LockCalls;
@@ -45,7 +47,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const SMALL_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
 /// The services with a health status. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
@@ -54,6 +56,7 @@ const SERVICES: [&str; 8] = [
     "sidekeeper.v1.ElectionService",
     "sidekeeper.v1.SidecarService",
     "sidekeeper.v1.StickyLockService",
+    "sidekeeper.v1.DiagnosticsService",
 ];
 
 /// The services, shared by all listeners.
@@ -73,6 +76,8 @@ pub struct Services {
     pub sticky_locks: StickyLockCalls,
     /// For the programs that start and stop the sidecar.
     pub sidecars: Sidecars,
+    /// For those who want to know why a job does not run.
+    pub diagnostics: Diagnostics,
 }
 
 /// Sets the status of the health service.
@@ -160,6 +165,10 @@ pub fn router(
         .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
         .add_service(
             SidecarServiceServer::new(services.sidecars).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+        )
+        .add_service(
+            DiagnosticsServiceServer::new(services.diagnostics)
+                .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
         );
     Ok((router, Health { reporter }))
 }

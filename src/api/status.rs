@@ -14,6 +14,7 @@ use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::listen::refusal::refusal;
 use crate::reason::Reason;
+use crate::runner::admin::explain_job::ExplainError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
@@ -68,6 +69,17 @@ pub fn of_trigger(error: &TriggerError) -> Status {
         TriggerError::ItemsDisabled(_) => Reason::ItemsDisabled,
         TriggerError::Changing { .. } => Reason::RegistryChanging,
         TriggerError::Unwritten { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A job that cannot be explained.
+pub fn of_explain(error: &ExplainError) -> Status {
+    let reason = match error {
+        ExplainError::NoSession | ExplainError::Late(_) => Reason::RegistryAway,
+        ExplainError::Unknown(_) => Reason::JobUnknown,
+        ExplainError::NoItem { .. } => Reason::ItemUnknown,
+        ExplainError::Unread { error, .. } => of_registry(error),
     };
     refusal(reason, error.to_string())
 }

@@ -8,6 +8,7 @@ mod child;
 mod drain;
 mod election;
 mod endpoint;
+mod explain;
 mod held;
 mod lock;
 mod run;
@@ -61,6 +62,11 @@ enum Command {
     /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no
     /// such job, or the sidecar refused.
     Watch(watch::WatchArgs),
+    /// Says why the items of a job run or do not run, and what to do.
+    ///
+    /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
+    /// reached; 75 if another attempt may help; with `--exit-code` 2 if an item or the job is blocked.
+    Explain(explain::ExplainArgs),
     /// Makes each online instance of a job fire once, now, independent of its schedule.
     ///
     /// Prints the triggered instances, and does not wait for the executions. Exit status: 0 if the job was
@@ -230,6 +236,7 @@ impl Cli {
                 with_telemetry(&loaded.config.clone(), run::run(loaded.config, args.command))
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
+            Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
             Command::Lock(args) => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet
+from support.explain import explain
 from support.job_nodes import JOB
 from support.processes import PATIENCE, eventually
 
@@ -124,3 +125,42 @@ def test_a_failing_item_stops_nothing(fleet: MixedFleet, leader: str) -> None:
     for member in (java, ours):
         member.command("fail")
     fleet.assert_once(fleet.fire())
+
+
+def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, lifecycle: Lifecycle) -> None:
+    one, two = fleet.java(1), fleet.java(2)
+    fleet.divide(one, two)
+    # A sidecar of the namespace, without an application.
+    sidecar = fleet.sidecar(3)
+    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    healthy = explain(sidecar)
+    assert (healthy.codes(), healthy.status) == ([], 0)
+    assert healthy.told["java_instance_count"] == 2
+    # What ElasticJob's lifecycle API does is found, and what it undoes is found no more.
+    lifecycle.call("ShardingOperate", "disable", JOB, "1")
+    found = explain(sidecar)
+    assert (found.codes(), found.verdicts()[1]) == (["ITEM_DISABLED"], "BLOCKED")
+    lifecycle.call("ShardingOperate", "enable", JOB, "1")
+    assert explain(sidecar).codes() == []
+    lifecycle.operate("disable", JOB, two.address)
+    # The Java leader gives the items to the other instance at its next fire.
+    found = explain(sidecar)
+    assert "SERVER_DISABLED" in found.codes()
+    fleet.divide(one)
+    assert explain(sidecar).codes() == ["SERVER_DISABLED"]
+    lifecycle.operate("enable", JOB, two.address)
+    fleet.divide(one, two)
+    assert explain(sidecar).codes() == []
+    # One dies while it executes: in a job without failover, the running nodes stay.
+    items = fleet.items_of(two)
+    two.command("hold")
+    fleet.start_fire()
+    fleet.wait_running(two, items)
+    two.die()
+    fleet.gone(two)
+    eventually("stale running nodes", lambda: "ITEM_RUNNING_STALE" in explain(sidecar).codes())
+    blocked = [item for item, verdict in explain(sidecar).verdicts().items() if verdict == "BLOCKED"]
+    assert blocked == items
+    for item in items:
+        fleet.tree.delete(f"sharding/{item}/running")
+    eventually("no stale running node", lambda: "ITEM_RUNNING_STALE" not in explain(sidecar).codes())

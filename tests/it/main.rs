@@ -24,6 +24,7 @@ mod disk;
 mod drain;
 mod dump;
 mod execute;
+mod explain;
 mod failover;
 mod fleet;
 mod full_disk;

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Rooms that decide and perform no effect: a name that ends in `/` is a folder.
-const PURE_ROOMS: [&str; 7] = [
+const PURE_ROOMS: [&str; 8] = [
     "src/excerpt.rs",
+    "src/findings.rs",
     "src/tree.rs",
     "src/job.rs",
     "src/quartz/",
@@ -235,6 +236,31 @@ fn documents_name_files_that_exist() {
                 problems.push(format!("{document}: there is no `{path}`: mend the document"));
             }
         }
+    }
+    none(&problems);
+}
+
+/// The codes of the catalogue of findings.
+fn codes() -> BTreeSet<String> {
+    let catalogue = read("src/findings.rs");
+    let entries = catalogue.lines().filter_map(|line| line.trim().split_once("=> (\"")?.1.split_once('"'));
+    entries.map(|(code, _)| code.to_owned()).collect()
+}
+
+#[test]
+fn op_9_each_code_has_a_section_that_explains_it_and_a_test_that_finds_it() {
+    let codes = codes();
+    assert!(codes.len() > 20, "{codes:?}");
+    let page = read("docs/operations.md");
+    let sections: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("### ")).map(str::to_owned).collect();
+    let mut problems = Vec::new();
+    for code in codes.symmetric_difference(&sections) {
+        problems.push(format!("docs/operations.md and src/findings.rs: only one of them has {code}"));
+    }
+    let tests = ["tests/it/explain.rs", "tests/e2e/test_explain.py"].map(read).concat();
+    for code in codes.iter().filter(|code| !tests.contains(&format!("\"{code}\""))) {
+        problems.push(format!("{code}: no test finds it; add one to tests/it/explain.rs"));
     }
     none(&problems);
 }

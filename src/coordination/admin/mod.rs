@@ -1,4 +1,5 @@
 //! One-shot plans for operators and observers: a view in, a transaction, a refusal or a state out. Pure.
 
+pub mod explain;
 pub mod status;
 pub mod trigger_job;

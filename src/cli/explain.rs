@@ -1,0 +1,198 @@
+//! `explain`: why the items of a job run or do not run.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::endpoint::{SidecarArgs, authorized, refused};
+use super::printable;
+use super::{Failure, print};
+use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
+use crate::proto::finding_subject::Subject;
+use crate::proto::{
+    ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemExplanation, ItemVerdict,
+};
+
+/// How long to wait for the answer: longer than the sidecar may wait for its registry.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest accepted answer, in bytes: 10000 items with several findings each.
+const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
+/// The exit code if the command has done its work, and the answer is no.
+const ANSWER_IS_NO: u8 = 2;
+/// The width of the column with the items.
+const WIDTH: usize = 16;
+
+#[derive(Args)]
+pub(super) struct ExplainArgs {
+    /// The job's name.
+    job: String,
+    /// Explain this item only; may be given several times.
+    #[arg(long = "item", value_name = "ITEM")]
+    items: Vec<u32>,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+    /// End with the exit status 2 if an item is blocked, or if the whole job is.
+    #[arg(long)]
+    exit_code: bool,
+}
+
+pub(super) async fn explain(args: ExplainArgs) -> Result<ExitCode, Failure> {
+    let sidecar = args.sidecar.sidecar()?;
+    let channel = sidecar.connect().await?;
+    let mut client = DiagnosticsServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut request = authorized(ExplainJobRequest { job_name: args.job.clone(), items: args.items })?;
+    request.set_timeout(ANSWER_TIMEOUT);
+    let answer = client.explain_job(request).await.map_err(|status| refused(&status))?.into_inner();
+    print(if args.json { super::json_line(&in_json(&answer)) } else { in_words(&args.job, &answer) }.as_bytes())?;
+    let is_blocked = answer.items.iter().any(|item| item.verdict() == ItemVerdict::Blocked)
+        || answer.findings.iter().any(|finding| finding.severity() == FindingSeverity::Error);
+    Ok(if args.exit_code && is_blocked { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+}
+
+/// A line about the job, what concerns it as a whole, and its items, with one entry for neighbours without findings.
+fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
+    let mut text = String::new();
+    let ExplainJobResponse { sharding_total_count, instance_count, java_instance_count, leader_instance_id, .. } =
+        answer;
+    let leader = if leader_instance_id.is_empty() { "none" } else { leader_instance_id };
+    let job = printable(job);
+    line(&mut text, &format!(
+        "{job}: {}, {} ({java_instance_count} Java), leader {}",
+        counted(*sharding_total_count, "item"),
+        counted(*instance_count, "instance"),
+        printable(leader)
+    ));
+    let as_of = answer.as_of.as_ref().and_then(instant).unwrap_or_default();
+    let next = answer.next_fire_time.as_ref().and_then(instant);
+    line(&mut text, &format!("as of {as_of}, next fire {}", next.map_or_else(|| "none".to_owned(), |next| next.to_string())));
+    for finding in &answer.findings {
+        let subject = match finding.subject.as_ref().and_then(|subject| subject.subject.as_ref()) {
+            Some(Subject::ServerIp(server)) => format!("server {}", printable(server)),
+            Some(Subject::InstanceId(_)) => "instance".to_owned(),
+            Some(Subject::Item(item)) => format!("item {item}"),
+            Some(Subject::JobName(_)) | None => "job".to_owned(),
+        };
+        entry(&mut text, mark(finding), &subject, std::slice::from_ref(finding));
+    }
+    // An item with nodes to show has an entry of its own: an operator copies their paths.
+    let alike = |a: &ItemExplanation, b: &ItemExplanation| {
+        a.verdict == b.verdict && a.because.is_empty() && b.because.is_empty()
+    };
+    for group in answer.items.chunk_by(alike) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let items = match group.len() {
+            1 => format!("item {}", first.item),
+            _ => format!("items {} to {}", first.item, last.item),
+        };
+        let mark = match first.verdict() {
+            ItemVerdict::Runs | ItemVerdict::Unspecified => "ok",
+            ItemVerdict::Waits => "..",
+            ItemVerdict::Blocked => "no",
+        };
+        entry(&mut text, mark, &items, &first.because);
+    }
+    text
+}
+
+fn mark(finding: &Finding) -> &'static str {
+    match finding.severity() {
+        FindingSeverity::Error => "no",
+        FindingSeverity::Warning => "!!",
+        FindingSeverity::Info | FindingSeverity::Unspecified => "--",
+    }
+}
+
+fn entry(text: &mut String, mark: &str, subject: &str, findings: &[Finding]) {
+    let mut head = format!("{mark}  {subject:<WIDTH$}");
+    for Finding { code, message, remedy, paths, since, .. } in findings {
+        let since = since.as_ref().and_then(instant).map(|at| format!(", since {at:.0}")).unwrap_or_default();
+        line(text, &format!("{head}{}{since}  {code}", printable(message)));
+        head = " ".repeat(WIDTH.saturating_add(4));
+        for path in paths {
+            line(text, &format!("{head}{}", printable(path)));
+        }
+        if !remedy.is_empty() {
+            line(text, &format!("{head}-> {}", printable(remedy)));
+        }
+    }
+    if findings.is_empty() {
+        line(text, &head);
+    }
+}
+
+fn line(text: &mut String, line: &str) {
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
+fn counted(number: u32, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+fn instant(timestamp: &prost_types::Timestamp) -> Option<Timestamp> {
+    Timestamp::new(timestamp.seconds, timestamp.nanos).ok()
+}
+
+/// The fields of the proto under their names, instants in RFC 3339, absent fields as null.
+fn in_json(answer: &ExplainJobResponse) -> Value {
+    let ExplainJobResponse {
+        as_of,
+        items,
+        findings,
+        sharding_total_count,
+        instance_count,
+        java_instance_count,
+        leader_instance_id,
+        next_fire_time,
+    } = answer;
+    let time = |timestamp: &Option<prost_types::Timestamp>| {
+        timestamp.as_ref().and_then(instant).map(|instant| instant.to_string())
+    };
+    let items = items.iter().map(|item| {
+        let ItemExplanation { item: number, verdict: _, because, instance_id, running } = item;
+        json!({
+            "item": number,
+            "verdict": item.verdict().as_str_name(),
+            "because": because.iter().map(finding_in_json).collect::<Vec<_>>(),
+            "instance_id": instance_id,
+            "running": running,
+        })
+    });
+    json!({
+        "as_of": time(as_of),
+        "items": items.collect::<Vec<_>>(),
+        "findings": findings.iter().map(finding_in_json).collect::<Vec<_>>(),
+        "sharding_total_count": sharding_total_count,
+        "instance_count": instance_count,
+        "java_instance_count": java_instance_count,
+        "leader_instance_id": leader_instance_id,
+        "next_fire_time": time(next_fire_time),
+    })
+}
+
+fn finding_in_json(finding: &Finding) -> Value {
+    let Finding { code, severity: _, subject, message, remedy, paths, since, anchor } = finding;
+    let subject = match subject.as_ref().and_then(|subject| subject.subject.as_ref()) {
+        Some(Subject::JobName(job)) => json!({ "job_name": job }),
+        Some(Subject::Item(item)) => json!({ "item": item }),
+        Some(Subject::InstanceId(instance)) => json!({ "instance_id": instance }),
+        Some(Subject::ServerIp(server)) => json!({ "server_ip": server }),
+        None => Value::Null,
+    };
+    json!({
+        "code": code,
+        "severity": finding.severity().as_str_name(),
+        "subject": subject,
+        "message": message,
+        "remedy": remedy,
+        "paths": paths,
+        "since": since.as_ref().and_then(instant).map(|instant| instant.to_string()),
+        "anchor": anchor,
+    })
+}

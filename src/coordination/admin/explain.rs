@@ -1,0 +1,319 @@
+//! Why the items of a job run or do not run: what the nodes of one moment show, as findings of the catalogue ([`crate::findings`]).
+//!
+//! An item is blocked if a finding says that it does not run until somebody does something, and waits if one says that it will run
+//! by itself. A finding that concerns the whole job concerns each item. What is normal for a moment, such as a resharding, is a
+//! finding too: whoever asks has seen that something does not run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus};
+use crate::coordination::job::picture::Picture;
+use crate::coordination::job::picture::nodes::{ConfigView, ItemView, ServerStatus};
+use crate::coordination::job::picture::settings::Settings;
+use crate::coordination::time::Now;
+use crate::elasticjob::path::{Folder, JobPaths, Place};
+use crate::extension::path::ExtensionPaths;
+use crate::findings::{Cause, Effect, Finding, Severity, Text};
+use crate::job::{InstanceId, Item, Problem};
+use crate::tree::{Node, WatchEvent};
+
+/// Whether an item runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing keeps it from being executed when it is due.
+    Runs,
+    /// It will be executed without anybody's help.
+    Waits,
+    /// It is not executed until somebody does something.
+    Blocked,
+}
+
+/// Why an item runs or does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemExplanation {
+    /// The item.
+    pub item: Item,
+    /// Whether it runs.
+    pub verdict: Verdict,
+    /// What concerns the item alone, the worst first.
+    pub because: Vec<Finding>,
+    /// The owner.
+    pub owner: Option<InstanceId>,
+    /// Whether an instance executes it.
+    pub running: bool,
+}
+
+/// Why a job runs or does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The items, ascending. Empty: their number is not known.
+    pub items: Vec<ItemExplanation>,
+    /// What concerns the whole job, the worst first.
+    pub findings: Vec<Finding>,
+    /// The instances that are online.
+    pub instances: BTreeSet<InstanceId>,
+    /// The leader.
+    pub leader: Option<InstanceId>,
+    /// The next fire.
+    pub next_fire: Option<Timestamp>,
+    /// The number of items. 0: it is not known.
+    pub total: u32,
+}
+
+/// What is known of a job at one moment.
+pub struct Evidence {
+    paths: JobPaths,
+    picture: Picture,
+    settings: Option<Settings>,
+    /// Since when items are executed, by the registry's clock.
+    running_since: BTreeMap<Item, Timestamp>,
+    now: Timestamp,
+    /// The job's status, to which the sidecar adds what only it knows.
+    pub status: JobStatus,
+}
+
+impl Evidence {
+    /// The evidence in the nodes of a job and in those that its sidecars publish, which were read at this time.
+    pub fn new(
+        paths: &JobPaths,
+        own_paths: &ExtensionPaths,
+        nodes: Vec<Node>,
+        fleet: Vec<Node>,
+        now: Now,
+    ) -> Self {
+        let mut running_since = BTreeMap::new();
+        for node in &nodes {
+            let relative = node.path.as_str().strip_prefix(paths.root().as_str()).unwrap_or_default();
+            if let Place::Running(item) = Place::of(relative.trim_start_matches('/'))
+                && let Ok(since) = Timestamp::from_millisecond(node.stat.modified_ms)
+            {
+                running_since.insert(item, since);
+            }
+        }
+        let mut picture = Picture::unknown(paths, own_paths);
+        picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
+        picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        let mut settings = None;
+        let status =
+            JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now.wall);
+        Self { paths: paths.clone(), picture, settings, running_since, now: now.wall, status }
+    }
+
+    /// Explains these items, or all.
+    pub fn explain(&self, wanted: &BTreeSet<Item>) -> Explanation {
+        let mut findings = self.of_job();
+        worst_first(&mut findings);
+        let of_job = findings.iter().map(|finding| finding.cause.effect()).max().unwrap_or(Effect::None);
+        let total = self.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
+        let items = (0..total).map(Item).filter(|item| wanted.is_empty() || wanted.contains(item));
+        let items = items.map(|item| self.of_item(item, of_job)).collect();
+        let view = &self.picture.nodes;
+        Explanation {
+            items,
+            findings,
+            instances: view.instances().keys().cloned().collect(),
+            leader: view.leader().map(|leader| leader.instance.clone()),
+            next_fire: self.status.next_fire,
+            total,
+        }
+    }
+
+    /// What concerns the whole job.
+    fn of_job(&self) -> Vec<Finding> {
+        let (view, paths) = (&self.picture.nodes, &self.paths);
+        let mut found = self.of_configuration();
+        let instances = view.instances();
+        let is_enabled = |id: &InstanceId| id.server_ip().is_some_and(|ip| view.is_enabled(ip));
+        let disabled: BTreeSet<_> =
+            instances.keys().filter(|id| !is_enabled(id)).filter_map(InstanceId::server_ip).collect();
+        let all_are_disabled = !instances.is_empty() && !instances.keys().any(is_enabled);
+        for server in disabled.iter().filter(|_| !all_are_disabled) {
+            found.push(Finding::at(Cause::ServerDisabled(*server), paths.server(*server)));
+        }
+        if instances.is_empty() {
+            found.push(Finding::at(Cause::JobNoInstances, paths.folder(Folder::Instances)));
+        } else if all_are_disabled {
+            let cause = Cause::JobServersDisabled;
+            found.push(Finding {
+                cause,
+                paths: disabled.iter().map(|server| paths.server(*server)).collect(),
+                since: None,
+            });
+        } else if view.leader().is_none() {
+            found.push(Finding::at(Cause::LeaderMissing, paths.leader()));
+        }
+        found.extend(self.of_resharding());
+        for instance in view.triggers() {
+            found.push(Finding::at(Cause::TriggerWaits(instance.clone()), paths.trigger(instance)));
+        }
+        found
+    }
+
+    fn of_configuration(&self) -> Vec<Finding> {
+        let (view, paths) = (&self.picture.nodes, &self.paths);
+        let mut found = Vec::new();
+        let is_of_config = |problem: &Problem| problem.path == paths.config();
+        match view.config() {
+            ConfigView::Absent => found.push(Finding::at(Cause::JobNotConfigured, paths.root().clone())),
+            ConfigView::Unreadable => {
+                let texts = view.problems().filter(is_of_config).map(|problem| problem.message);
+                let text = Text::Shown(texts.collect::<Vec<_>>().join("; "));
+                found.push(Finding::at(Cause::JobConfigUnreadable(text), paths.config()));
+            }
+            ConfigView::Valid(_) => {
+                let settings = self.settings.iter().flat_map(|settings| settings.problems.iter().cloned());
+                let read = view.problems().filter(is_of_config).map(|problem| problem.message);
+                let parameters = self.settings.as_ref().and_then(|settings| settings.parameters.as_ref().err());
+                for text in settings.chain(read) {
+                    let is_of_parameters = Some(&text) == parameters;
+                    let text = Text::Shown(text);
+                    let cause = if is_of_parameters {
+                        Cause::JobParametersUnreadable(text)
+                    } else {
+                        Cause::JobSettingWrong(text)
+                    };
+                    found.push(Finding::at(cause, paths.config()));
+                }
+            }
+        }
+        if let Some(settings) = &self.settings {
+            if settings.schedule.is_some() && self.status.next_fire.is_none() {
+                found.push(Finding::at(Cause::JobNeverFiresAgain, paths.config()));
+            }
+            let has_expression = settings.configuration.cron.as_deref().is_some_and(|cron| !cron.is_empty());
+            if !has_expression && !settings.handoff.continuous {
+                found.push(Finding::at(Cause::JobNoSchedule, paths.config()));
+            }
+        }
+        // A server's node that cannot be read counts as disabled, and is a finding of its own.
+        for problem in view.problems().filter(|problem| !is_of_config(problem)) {
+            let Problem { path, message } = problem;
+            found.push(Finding::at(Cause::NodeUnreadable(Text::Shown(message)), path));
+        }
+        found
+    }
+
+    fn of_resharding(&self) -> Option<Finding> {
+        let (view, paths) = (&self.picture.nodes, &self.paths);
+        if view.processing() {
+            return Some(Finding::at(Cause::ReshardingGoesOn, paths.processing()));
+        }
+        // Without instances nobody reshards.
+        if !view.necessary() || view.instances().is_empty() {
+            return None;
+        }
+        let running: Vec<_> = view.running().iter().copied().collect();
+        let leader = view.leader().map(|leader| &leader.instance);
+        let cause = match leader {
+            _ if !running.is_empty() => Cause::ReshardingWaitsForRunning(running),
+            Some(leader) if leader.is_java() => Cause::ReshardingWaitsForJavaFire(leader.clone()),
+            Some(_) | None => Cause::ReshardingGoesOn,
+        };
+        Some(Finding::at(cause, paths.necessary()))
+    }
+
+    fn of_item(&self, item: Item, of_job: Effect) -> ItemExplanation {
+        let nothing = ItemView::default();
+        let known = self.picture.nodes.item(item).unwrap_or(&nothing);
+        let mut because: Vec<_> = self.of_owner(item, known, of_job).into_iter().collect();
+        because.extend(self.of_execution(item, known));
+        if known.disabled {
+            because.push(Finding::at(Cause::ItemDisabled(item), self.paths.item_child(item, "disabled")));
+        }
+        if self.picture.nodes.failover_items().contains(&item) {
+            because.push(Finding::at(Cause::ItemFailoverWaits(item), self.paths.failover_item(item)));
+        }
+        if known.misfire {
+            because.push(Finding::at(Cause::ItemMisfired(item), self.paths.item_misfire(item)));
+        }
+        let status = self.status.items.iter().find(|status| status.item == item);
+        because.extend(status.into_iter().flat_map(|status| self.of_sidecar(status)));
+        worst_first(&mut because);
+        let own = because.iter().map(|finding| finding.cause.effect()).max().unwrap_or(Effect::None);
+        let verdict = match own.max(of_job) {
+            Effect::None => Verdict::Runs,
+            Effect::Waits => Verdict::Waits,
+            Effect::Blocks => Verdict::Blocked,
+        };
+        let owner = known.owner.as_ref().map(|owner| owner.instance.clone());
+        ItemExplanation { item, verdict, because, owner, running: known.running.is_some() }
+    }
+
+    fn of_owner(&self, item: Item, known: &ItemView, of_job: Effect) -> Option<Finding> {
+        let (view, paths) = (&self.picture.nodes, &self.paths);
+        let Some(owner) = &known.owner else {
+            // What keeps the whole job from running leaves its items without owners.
+            return (of_job == Effect::None)
+                .then(|| Finding::at(Cause::ItemUnowned(item), paths.item(item)));
+        };
+        let (id, path) = (owner.instance.clone(), paths.item_instance(item));
+        if !view.instances().contains_key(&id) {
+            // It finishes what it executes, and its items then move.
+            if self.picture.fleet.member(&id).is_some() || of_job != Effect::None {
+                return None;
+            }
+            let cause = match self.is_reserved(&id) {
+                true => Cause::ItemOwnerAway(item, id),
+                false => Cause::ItemOwnerOffline(item, id),
+            };
+            return Some(Finding::at(cause, path));
+        }
+        let server = id.server_ip()?;
+        let is_disabled = !view.is_enabled(server) && of_job != Effect::Blocks;
+        is_disabled.then(|| Finding::at(Cause::ItemServerDisabled(item, id), paths.server(server)))
+    }
+
+    /// Whether the name of an offline instance keeps its items for the grace.
+    fn is_reserved(&self, id: &InstanceId) -> bool {
+        let has_grace = self.settings.as_ref().is_some_and(|settings| !settings.grace.is_zero());
+        let status = id.server_ip().and_then(|ip| self.picture.nodes.server(ip));
+        let is_enabled = status.is_none_or(|status| status == ServerStatus::Enabled);
+        has_grace && is_enabled && self.picture.fleet.names().values().any(|known| known.instance == *id)
+    }
+
+    fn of_execution(&self, item: Item, known: &ItemView) -> Option<Finding> {
+        let view = &self.picture.nodes;
+        let running = known.running.as_ref()?;
+        let (path, since) = (self.paths.item_running(item), self.running_since.get(&item).copied());
+        if let Some(owner) = &running.owner
+            && !view.instances().contains_key(owner)
+            && self.picture.fleet.member(owner).is_none()
+        {
+            let cause = Cause::ItemRunningStale(item, owner.clone());
+            return Some(Finding::at(cause, path).since(since));
+        }
+        let since = since?;
+        let schedule = self.settings.as_ref()?.schedule.as_ref()?;
+        let fired = schedule.next_after(since).is_some_and(|next| next <= self.now);
+        fired.then(|| Finding::at(Cause::ItemRunningLong(item, since), path).since(Some(since)))
+    }
+
+    /// What only the sidecar of the item's owner knows.
+    fn of_sidecar(&self, status: &ItemStatus) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let item = status.item;
+        if let Some(wait) = &status.waiting_for_lock {
+            let cause = Cause::ItemWaitsForLock { item, lock: wait.lock.clone(), holder: wait.holder.clone() };
+            found.push(Finding { cause, paths: Vec::new(), since: Some(wait.since) });
+        }
+        if let Some(last) = &status.last
+            && matches!(last.ending, Ending::Failure | Ending::Rejection)
+        {
+            let cause = Cause::ItemFailing { item, times: last.times, message: Text::of(&last.message) };
+            found.push(Finding { cause, paths: Vec::new(), since: Some(last.since) });
+        }
+        found
+    }
+}
+
+/// Sorts by severity. What is equally bad keeps its order.
+fn worst_first(findings: &mut [Finding]) {
+    let rank = |finding: &Finding| match finding.cause.severity() {
+        Severity::Error => 0,
+        Severity::Warning => 1,
+        Severity::Info => 2,
+    };
+    findings.sort_by_key(rank);
+}

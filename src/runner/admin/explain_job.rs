@@ -1,0 +1,91 @@
+//! Reads what explains a job: its nodes and those that its sidecars publish, each of one moment, and what only this sidecar knows.
+//! Sets no watch that outlives the call, writes nothing, decides nothing ([`crate::coordination::admin::explain`] does).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::coordination::admin::explain::{Evidence, Explanation};
+use crate::elasticjob::path::JobPaths;
+use crate::extension::path::ExtensionPaths;
+use crate::job::{Item, JobName};
+use crate::runner::nodes::snapshot;
+use crate::runner::shared::Shared;
+use crate::tree::Error;
+
+/// How long the registry may take: it waits while the session is suspended.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Why a job cannot be explained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// There is no session.
+    #[error("the sidecar has no session with the registry; try again")]
+    NoSession,
+    /// The registry does not know the job.
+    #[error("the registry has no nodes of job `{0}`; check the name and the sidecar's namespace")]
+    Unknown(JobName),
+    /// The job has no such item.
+    #[error("job `{job}` has no item {item}; allowed: 0 to {last}")]
+    NoItem {
+        /// The job.
+        job: JobName,
+        /// The item.
+        item: Item,
+        /// The last item that there is.
+        last: Item,
+    },
+    /// The nodes could not be read.
+    #[error("the registry did not tell the state of job `{job}`: {error}; try again")]
+    Unread {
+        /// The job.
+        job: JobName,
+        /// How.
+        error: Error,
+    },
+    /// The registry did not answer in time.
+    #[error("the registry did not tell the state of job `{0}` within {LIMIT:?}; try again")]
+    Late(JobName),
+}
+
+/// Explains these items of a job, or all; and when the nodes were read.
+pub async fn explain(
+    shared: &Shared,
+    job: &JobName,
+    items: &BTreeSet<Item>,
+) -> Result<(Explanation, Timestamp), ExplainError> {
+    let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
+    let paths = JobPaths::new(&shared.namespace, job);
+    let own_paths = ExtensionPaths::new(&shared.namespace, job);
+    let fleet_paths = own_paths.fleet();
+    // An instance publishes its profile in the transaction that registers it, so the profiles are read first: what is registered
+    // after them is newer, not silent.
+    let read = async {
+        let fleet = snapshot::read(&*session, fleet_paths.root()).await?;
+        Ok((fleet, snapshot::read(&*session, paths.root()).await?))
+    };
+    let late = async {
+        shared.clock.sleep(LIMIT).await;
+    };
+    let read = tokio::select! {
+        read = read => read.map_err(|error| ExplainError::Unread { job: job.clone(), error }),
+        () = late => Err(ExplainError::Late(job.clone())),
+    };
+    let (fleet, nodes) = read?;
+    if nodes.is_empty() {
+        return Err(ExplainError::Unknown(job.clone()));
+    }
+    let now = shared.clock.now();
+    let mut evidence = Evidence::new(&paths, &own_paths, nodes, fleet, now);
+    shared.outcomes.add_to(job, &mut evidence.status);
+    shared.lock_waits.add_to(job, &mut evidence.status);
+    let total = evidence.status.configuration.as_ref().map(|configuration| configuration.sharding_total_count);
+    if let Some(total) = total
+        && let Some(item) = items.iter().find(|item| item.0 >= total)
+    {
+        let last = Item(total.saturating_sub(1));
+        return Err(ExplainError::NoItem { job: job.clone(), item: *item, last });
+    }
+    Ok((evidence.explain(items), now.wall))
+}

@@ -1,0 +1,107 @@
+"""Why a job does not run: what the command says of faults on ZooKeeper and at processes."""
+
+from __future__ import annotations
+
+from support.explain import explain, in_words
+from support.fleet import Fleet
+from support.job_nodes import EACH_SECOND, NEVER, PASSING, Tree
+from support.processes import eventually
+from support.sidecar import Sidecar
+
+
+def test_op_4_an_item_that_is_disabled_and_forgotten_is_found_and_enabled(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    sidecar = applications[0].sidecar
+    healthy = explain(sidecar)
+    assert (healthy.codes(), healthy.status) == ([], 0)
+    assert set(healthy.verdicts().values()) == {"RUNS"}
+    fleet.tree.create("sharding/3/disabled")
+    found = explain(sidecar)
+    assert (found.codes(), found.status) == (["ITEM_DISABLED"], 2)
+    assert [item for item, verdict in found.verdicts().items() if verdict == "BLOCKED"] == [3]
+    [finding] = found.of(3)
+    assert finding["paths"] == [fleet.tree.path("sharding/3/disabled")]
+    said = in_words(sidecar).splitlines()
+    assert said[0].startswith("orderSync: 6 items, 3 instances (0 Java), leader 10.0.0.")
+    assert said[2:] == [
+        "ok  items 0 to 2",
+        "no  item 3          the item is disabled  ITEM_DISABLED",
+        f"                    {fleet.tree.path('sharding/3/disabled')}",
+        "                    -> enable the item: delete this node",
+        "ok  items 4 to 5",
+    ]
+    # The remedy.
+    fleet.tree.client.delete(finding["paths"][0])
+    assert explain(sidecar).codes() == []
+
+
+def test_op_5_an_explanation_changes_no_node_and_leaves_no_watch(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+
+    def state() -> tuple[object, str]:
+        nodes = {path: told for path, told in fleet.tree.nodes().items() if not PASSING.fullmatch(path)}
+        [watches] = [line for line in fleet.server.ask("wchs").splitlines() if line.startswith("Total watches")]
+        return nodes, watches
+
+    before = state()
+    for _ in range(5):
+        explain(applications[1].sidecar)
+    eventually("no watch is left", lambda: state()[1] == before[1])
+    assert state() == before
+
+
+def test_op_4_a_server_that_hangs_and_one_that_is_disabled_are_told_apart(fleet: Fleet) -> None:
+    applications = fleet.three("2s", cron=NEVER)
+    first, second, third = applications
+    fleet.tree.set(f"servers/{third.sidecar.address}", "DISABLED")
+    fleet.settle(first, second)
+    found = explain(first.sidecar)
+    assert (found.codes(), found.status) == (["SERVER_DISABLED"], 0)
+    assert found.told["findings"][0]["subject"] == {"server_ip": third.sidecar.address}
+    fleet.tree.set(f"servers/{third.sidecar.address}", "ENABLED")
+    fleet.settle(*applications)
+    assert explain(first.sidecar).codes() == []
+
+
+def test_op_4_an_owner_that_is_away_and_an_application_that_fails_are_found(fleet: Fleet) -> None:
+    props = {"sidekeeper.grace": "30s"}
+    one = fleet.application(fleet.sidecar(1), cron=EACH_SECOND, props=props, instance_name="worker-1")
+    other = fleet.application(fleet.sidecar(2), cron=EACH_SECOND, props=props, instance_name="worker-2")
+    fleet.settle(one, other)
+    failing = one.owned()[0]
+    one.command(f"fail {failing}")
+    eventually("the failure", lambda: "ITEM_FAILING" in explain(one.sidecar).codes())
+    # Only the sidecar of the owner knows it.
+    assert "ITEM_FAILING" not in explain(other.sidecar).codes()
+    away = other.owned()
+    other.kill()
+    other.sidecar.kill()
+    eventually("the owner is away", lambda: "ITEM_OWNER_AWAY" in explain(one.sidecar).codes())
+    waiting = [item for item, verdict in explain(one.sidecar).verdicts().items() if verdict == "WAITS"]
+    assert waiting == away
+
+
+def test_op_4_an_execution_that_waits_for_the_lock_of_its_item_is_found(fleet: Fleet) -> None:
+    sidecars = []
+    trees = [fleet.tree, Tree(fleet.tree.client, f"{fleet.namespace}-b")]
+    for number, tree in enumerate(trees, 1):
+        options = ["--lock-root", f"/{fleet.namespace}-shared"]
+        address, namespace = fleet.server.address, tree.namespace.strip("/")
+        sidecars.append(Sidecar(number, fleet.folder, address, namespace, "6s", options))
+    fleet.processes += sidecars
+    props = {"sidekeeper.item-lock": "ledger"}
+    applications = [
+        fleet.application(sidecar, cron=NEVER, sharding_total_count=1, props=props) for sidecar in sidecars
+    ]
+    for application, tree in zip(applications, trees):
+        application.wait("its item", lambda events: [e for e in events if e["event"] == "assignment" and e["items"]])
+        application.command("hold")
+        tree.fire_once()
+        if application is applications[0]:
+            application.wait("the start", lambda events: [e for e in events if e["event"] == "start"])
+    eventually("the wait", lambda: "ITEM_WAITS_FOR_LOCK" in explain(sidecars[1]).codes())
+    found = explain(sidecars[1])
+    assert found.verdicts() == {0: "WAITS"}
+    assert applications[0].instance in found.of(0)[0]["message"]
+    for application in applications:
+        application.command("release")
