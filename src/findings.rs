@@ -267,22 +267,28 @@ impl Cause {
     pub fn message(&self) -> String {
         match self {
             Self::JobNotConfigured => "the registry has nodes of the job, and no configuration".to_owned(),
-            Self::JobConfigUnreadable(text) | Self::JobParametersUnreadable(text) | Self::JobSettingWrong(text) => {
-                text.shown().to_owned()
-            }
+            Self::JobConfigUnreadable(text)
+            | Self::JobParametersUnreadable(text)
+            | Self::JobSettingWrong(text) => text.shown().to_owned(),
             Self::JobNoInstances => "no instance is online".to_owned(),
             Self::JobServersDisabled => "the servers of all online instances are disabled".to_owned(),
-            Self::JobNoSchedule => "the job has no cron expression: it runs only when it is triggered".to_owned(),
+            Self::JobNoSchedule => {
+                "the job has no cron expression: it runs only when it is triggered".to_owned()
+            }
             Self::JobNeverFiresAgain => "the cron expression never fires again".to_owned(),
             Self::LeaderMissing => "no instance leads, though instances are online".to_owned(),
             Self::ReshardingWaitsForRunning(items) => {
                 format!("a resharding waits until {} not executed any more", are(items))
             }
             Self::ReshardingWaitsForJavaFire(leader) => {
-                format!("a resharding is due, and the leader `{leader}`, a Java instance, reshards at its next fire only")
+                format!(
+                    "a resharding is due, and the leader `{leader}`, a Java instance, reshards at its next fire only"
+                )
             }
             Self::ReshardingGoesOn => "a resharding is due or going on".to_owned(),
-            Self::ServerDisabled(server) => format!("the server {server} is disabled: its instances get no items"),
+            Self::ServerDisabled(server) => {
+                format!("the server {server} is disabled: its instances get no items")
+            }
             Self::NodeUnreadable(text) => text.shown().to_owned(),
             Self::TriggerWaits(instance) => format!("`{instance}` has not fired yet for a trigger"),
             Self::ItemDisabled(_) => "the item is disabled".to_owned(),
@@ -293,18 +299,26 @@ impl Cause {
             }
             Self::ItemServerDisabled(_, owner) => format!("the server of its owner `{owner}` is disabled"),
             Self::ItemRunningStale(_, owner) => {
-                format!("its running node is of `{owner}`, which is not online: nobody executes the item, and nobody may")
+                format!(
+                    "its running node is of `{owner}`, which is not online: nobody executes the item, and nobody may"
+                )
             }
             Self::ItemRunningLong(_, since) => {
                 format!("it has been executed since {since:.0}, which is before its last fire")
             }
-            Self::ItemFailoverWaits(_) => "an instance that executed it has crashed, and another one is to take it over".to_owned(),
+            Self::ItemFailoverWaits(_) => {
+                "an instance that executed it has crashed, and another one is to take it over".to_owned()
+            }
             Self::ItemWaitsForLock { lock, holder, .. } => {
                 let holder = holder.as_deref().unwrap_or("unknown");
                 format!("its execution waits for the lock `{lock}`, whose holder is {holder}")
             }
-            Self::ItemMisfired(_) => "it has missed a fire, which is executed when the execution before it ends".to_owned(),
-            Self::ItemFailing { times: 1, message, .. } => format!("its last execution failed: {}", message.shown()),
+            Self::ItemMisfired(_) => {
+                "it has missed a fire, which is executed when the execution before it ends".to_owned()
+            }
+            Self::ItemFailing { times: 1, message, .. } => {
+                format!("its last execution failed: {}", message.shown())
+            }
             Self::ItemFailing { times, message, .. } => {
                 format!("its last {times} executions failed, the last one: {}", message.shown())
             }
@@ -314,11 +328,15 @@ impl Cause {
     /// What ends it. Empty: nothing has to be done.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::JobNotConfigured => "attach an application with a configuration, or start the job's Java service",
+            Self::JobNotConfigured => {
+                "attach an application with a configuration, or start the job's Java service"
+            }
             Self::JobConfigUnreadable(_) | Self::JobParametersUnreadable(_) | Self::JobSettingWrong(_) => {
                 "correct the configuration"
             }
-            Self::JobNoInstances => "start an application of the job, beside a sidecar of this namespace, or its Java service",
+            Self::JobNoInstances => {
+                "start an application of the job, beside a sidecar of this namespace, or its Java service"
+            }
             Self::JobServersDisabled | Self::ServerDisabled(_) | Self::ItemServerDisabled(..) => {
                 "enable the server: write ENABLED into its node"
             }
@@ -327,13 +345,17 @@ impl Cause {
                 "wait, or cancel the executions (`sidekeeper cancel`, at the sidecar of each instance)"
             }
             Self::ReshardingWaitsForJavaFire(_) => "wait, or trigger the job (`sidekeeper trigger`)",
-            Self::LeaderMissing => "wait some seconds; if it stays, look at the logs of the instances that are online",
+            Self::LeaderMissing => {
+                "wait some seconds; if it stays, look at the logs of the instances that are online"
+            }
             Self::NodeUnreadable(_) => "delete the node, or write what belongs there",
             Self::ItemDisabled(_) => "enable the item: delete this node",
             Self::ItemUnowned(_) | Self::ItemOwnerOffline(..) => {
                 "wait for the leader's resharding; if it stays, look at the leader's log"
             }
-            Self::ItemRunningStale(..) => "make sure that the process has ended, then delete the running node",
+            Self::ItemRunningStale(..) => {
+                "make sure that the process has ended, then delete the running node"
+            }
             Self::ItemRunningLong(..) => "wait, or cancel the execution (`sidekeeper cancel`)",
             Self::ItemWaitsForLock { .. } => "look who holds the lock (`sidekeeper locks`)",
             Self::ItemFailing { .. } => "look at the application's log",
@@ -357,7 +379,11 @@ fn are(items: &[Item]) -> String {
             let named: Vec<_> = items.iter().take(NAMED).map(ToString::to_string).collect();
             let more = items.len().saturating_sub(NAMED);
             let named = named.join(", ");
-            if more == 0 { format!("items {named} are") } else { format!("items {named} and {more} more are") }
+            if more == 0 {
+                format!("items {named} are")
+            } else {
+                format!("items {named} and {more} more are")
+            }
         }
     }
 }

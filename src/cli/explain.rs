@@ -50,7 +50,9 @@ pub(super) async fn explain(args: ExplainArgs) -> Result<ExitCode, Failure> {
     let mut request = authorized(ExplainJobRequest { job_name: args.job.clone(), items: args.items })?;
     request.set_timeout(ANSWER_TIMEOUT);
     let answer = client.explain_job(request).await.map_err(|status| refused(&status))?.into_inner();
-    print(if args.json { super::json_line(&in_json(&answer)) } else { in_words(&args.job, &answer) }.as_bytes())?;
+    print(
+        if args.json { super::json_line(&in_json(&answer)) } else { in_words(&args.job, &answer) }.as_bytes(),
+    )?;
     let is_blocked = answer.items.iter().any(|item| item.verdict() == ItemVerdict::Blocked)
         || answer.findings.iter().any(|finding| finding.severity() == FindingSeverity::Error);
     Ok(if args.exit_code && is_blocked { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
@@ -59,19 +61,33 @@ pub(super) async fn explain(args: ExplainArgs) -> Result<ExitCode, Failure> {
 /// A line about the job, what concerns it as a whole, and its items, with one entry for neighbours without findings.
 fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
     let mut text = String::new();
-    let ExplainJobResponse { sharding_total_count, instance_count, java_instance_count, leader_instance_id, .. } =
-        answer;
+    let ExplainJobResponse {
+        sharding_total_count,
+        instance_count,
+        java_instance_count,
+        leader_instance_id,
+        ..
+    } = answer;
     let leader = if leader_instance_id.is_empty() { "none" } else { leader_instance_id };
     let job = printable(job);
-    line(&mut text, &format!(
-        "{job}: {}, {} ({java_instance_count} Java), leader {}",
-        counted(*sharding_total_count, "item"),
-        counted(*instance_count, "instance"),
-        printable(leader)
-    ));
+    line(
+        &mut text,
+        &format!(
+            "{job}: {}, {} ({java_instance_count} Java), leader {}",
+            counted(*sharding_total_count, "item"),
+            counted(*instance_count, "instance"),
+            printable(leader)
+        ),
+    );
     let as_of = answer.as_of.as_ref().and_then(instant).unwrap_or_default();
     let next = answer.next_fire_time.as_ref().and_then(instant);
-    line(&mut text, &format!("as of {as_of}, next fire {}", next.map_or_else(|| "none".to_owned(), |next| next.to_string())));
+    line(
+        &mut text,
+        &format!(
+            "as of {as_of}, next fire {}",
+            next.map_or_else(|| "none".to_owned(), |next| next.to_string())
+        ),
+    );
     for finding in &answer.findings {
         let subject = match finding.subject.as_ref().and_then(|subject| subject.subject.as_ref()) {
             Some(Subject::ServerIp(server)) => format!("server {}", printable(server)),

@@ -448,7 +448,11 @@ impl Reader<'_> {
             digest: digest?,
             sasl: sasl?,
             kerberos: kerberos?,
-            ca: ca?, crl: crl?, cert: cert?, key: key? })
+            ca: ca?,
+            crl: crl?,
+            cert: cert?,
+            key: key?,
+        })
     }
 
     fn zookeeper_acl(&mut self) -> Result<Acl, Reported> {

@@ -90,9 +90,7 @@ def test_op_4_an_execution_that_waits_for_the_lock_of_its_item_is_found(fleet: F
         sidecars.append(Sidecar(number, fleet.folder, address, namespace, "6s", options))
     fleet.processes += sidecars
     props = {"sidekeeper.item-lock": "ledger"}
-    applications = [
-        fleet.application(sidecar, cron=NEVER, sharding_total_count=1, props=props) for sidecar in sidecars
-    ]
+    applications = [fleet.application(sidecar, cron=NEVER, sharding_total_count=1, props=props) for sidecar in sidecars]
     for application, tree in zip(applications, trees):
         application.wait("its item", lambda events: [e for e in events if e["event"] == "assignment" and e["items"]])
         application.command("hold")

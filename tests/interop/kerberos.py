@@ -88,9 +88,7 @@ def fleet(
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_se_9_attach_reshard_fail_over_and_trigger(
-    realm: Realm, fleet: tuple[MixedFleet, Access], leader: str
-) -> None:
+def test_se_9_attach_reshard_fail_over_and_trigger(realm: Realm, fleet: tuple[MixedFleet, Access], leader: str) -> None:
     realm.take_ticket()
     attach_reshard_fail_over_and_trigger(*fleet, leader)
 

@@ -151,16 +151,12 @@ def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, life
     lifecycle.operate("enable", JOB, two.address)
     fleet.divide(one, two)
     assert explain(sidecar).codes() == []
-    # One dies while it executes: in a job without failover, the running nodes stay.
-    items = fleet.items_of(two)
-    two.command("hold")
-    fleet.start_fire()
-    fleet.wait_running(two, items)
+    # One dies: the Java leader gives its items to the other one at the next fire, and until then says nothing.
     two.die()
     fleet.gone(two)
-    eventually("stale running nodes", lambda: "ITEM_RUNNING_STALE" in explain(sidecar).codes())
-    blocked = [item for item, verdict in explain(sidecar).verdicts().items() if verdict == "BLOCKED"]
-    assert blocked == items
-    for item in items:
-        fleet.tree.delete(f"sharding/{item}/running")
-    eventually("no stale running node", lambda: "ITEM_RUNNING_STALE" not in explain(sidecar).codes())
+    eventually("it waits", lambda: "RESHARDING_WAITS_FOR_JAVA_FIRE" in explain(sidecar).codes())
+    found = explain(sidecar)
+    assert (set(found.verdicts().values()), found.status) == ({"WAITS"}, 0)
+    assert found.told["findings"][0]["subject"] == {"instance_id": one.instance}
+    fleet.divide(one)
+    assert explain(sidecar).codes() == []

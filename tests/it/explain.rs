@@ -229,12 +229,16 @@ async fn op_4_each_fault_and_each_two_of_them_are_named_exactly_and_end_with_the
                 both.iter().filter(|fault| fault.verdict == ItemVerdict::Blocked).map(|fault| fault.items);
             let mut blocked = set(blocked);
             if reshards {
-                for fault in both.iter().filter(|fault| ["ITEM_UNOWNED", "ITEM_OWNER_OFFLINE"].contains(&fault.codes[0])) {
+                for fault in both
+                    .iter()
+                    .filter(|fault| ["ITEM_UNOWNED", "ITEM_OWNER_OFFLINE"].contains(&fault.codes[0]))
+                {
                     blocked.retain(|item| !fault.items.contains(item));
                 }
             }
             assert_eq!(items_that(&answer, ItemVerdict::Blocked), blocked, "{names:?}");
-            let waiting = both.iter().filter(|fault| fault.verdict == ItemVerdict::Waits).map(|fault| fault.items);
+            let waiting =
+                both.iter().filter(|fault| fault.verdict == ItemVerdict::Waits).map(|fault| fault.items);
             let waiting: BTreeSet<_> = set(waiting).difference(&blocked).copied().collect();
             assert_eq!(items_that(&answer, ItemVerdict::Waits), waiting, "{names:?}");
             for finding in findings(&answer) {
@@ -257,13 +261,21 @@ async fn op_4_what_is_wrong_with_a_configuration_or_with_all_instances_is_named_
     let fleet = Fleet::new().await;
     let sidecar = fleet.sidecar().await;
     java_job(&fleet).await;
-    let found = async || codes(&explain(&sidecar, JOB, &[]).await.unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let found = async || {
+        codes(&explain(&sidecar, JOB, &[]).await.unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
     for (config, code) in [
         ("jobName: [", "JOB_CONFIG_UNREADABLE"),
         ("jobName: orders\nshardingTotalCount: 4\n", "JOB_NO_SCHEDULE"),
         ("jobName: orders\nshardingTotalCount: 4\ncron: 0 0 0 1 1 ? 2001\n", "JOB_NEVER_FIRES_AGAIN"),
-        ("jobName: orders\nshardingTotalCount: 4\ncron: 0 0 0 1 1 ? *\nshardingItemParameters: 0-A\n", "JOB_PARAMETERS_UNREADABLE"),
-        ("jobName: orders\nshardingTotalCount: 4\ncron: 0 0 0 1 1 ? *\nprops:\n  sidekeeper.grace: x\n", "JOB_SETTING_WRONG"),
+        (
+            "jobName: orders\nshardingTotalCount: 4\ncron: 0 0 0 1 1 ? *\nshardingItemParameters: 0-A\n",
+            "JOB_PARAMETERS_UNREADABLE",
+        ),
+        (
+            "jobName: orders\nshardingTotalCount: 4\ncron: 0 0 0 1 1 ? *\nprops:\n  sidekeeper.grace: x\n",
+            "JOB_SETTING_WRONG",
+        ),
     ] {
         fleet.nodes.put("config", config).await;
         assert_eq!(found().await, [code], "{config}");
@@ -337,7 +349,8 @@ async fn some_items_are_explained_and_unknown_ones_and_jobs_are_refused() {
     java_job(&fleet).await;
     fleet.nodes.put("sharding/2/disabled", "").await;
     let answer = explain(&sidecar, JOB, &[2, 3, 2]).await.unwrap();
-    let items: Vec<_> = answer.items.iter().map(|item| (item.item, item.verdict(), item.instance_id.as_str())).collect();
+    let items: Vec<_> =
+        answer.items.iter().map(|item| (item.item, item.verdict(), item.instance_id.as_str())).collect();
     assert_eq!(items, [(2, ItemVerdict::Blocked, TWO), (3, ItemVerdict::Runs, TWO)]);
     let finding = &answer.items[0].because[0];
     assert_eq!(finding.subject.clone().unwrap().subject, Some(Subject::Item(2)));

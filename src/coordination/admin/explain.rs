@@ -96,8 +96,7 @@ impl Evidence {
         picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
         picture.apply_fleet(WatchEvent::Snapshot(fleet));
         let mut settings = None;
-        let status =
-            JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now.wall);
+        let status = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now.wall);
         Self { paths: paths.clone(), picture, settings, running_since, now: now.wall, status }
     }
 
@@ -165,7 +164,8 @@ impl Evidence {
             ConfigView::Valid(_) => {
                 let settings = self.settings.iter().flat_map(|settings| settings.problems.iter().cloned());
                 let read = view.problems().filter(is_of_config).map(|problem| problem.message);
-                let parameters = self.settings.as_ref().and_then(|settings| settings.parameters.as_ref().err());
+                let parameters =
+                    self.settings.as_ref().and_then(|settings| settings.parameters.as_ref().err());
                 for text in settings.chain(read) {
                     let is_of_parameters = Some(&text) == parameters;
                     let text = Text::Shown(text);
@@ -245,8 +245,7 @@ impl Evidence {
         let (view, paths) = (&self.picture.nodes, &self.paths);
         let Some(owner) = &known.owner else {
             // What keeps the whole job from running leaves its items without owners.
-            return (of_job == Effect::None)
-                .then(|| Finding::at(Cause::ItemUnowned(item), paths.item(item)));
+            return (of_job == Effect::None).then(|| Finding::at(Cause::ItemUnowned(item), paths.item(item)));
         };
         let (id, path) = (owner.instance.clone(), paths.item_instance(item));
         if !view.instances().contains_key(&id) {
@@ -295,7 +294,8 @@ impl Evidence {
         let mut found = Vec::new();
         let item = status.item;
         if let Some(wait) = &status.waiting_for_lock {
-            let cause = Cause::ItemWaitsForLock { item, lock: wait.lock.clone(), holder: wait.holder.clone() };
+            let cause =
+                Cause::ItemWaitsForLock { item, lock: wait.lock.clone(), holder: wait.holder.clone() };
             found.push(Finding { cause, paths: Vec::new(), since: Some(wait.since) });
         }
         if let Some(last) = &status.last

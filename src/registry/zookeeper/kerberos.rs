@@ -39,7 +39,10 @@ impl Service {
             !part.is_empty() && part.chars().all(is_good)
         };
         if !is_part(name) || host.is_some_and(|host| !is_part(host)) {
-            return Err("allowed: the servers' service like `zookeeper`, or `zookeeper/HOST` if they share one".to_owned());
+            return Err(
+                "allowed: the servers' service like `zookeeper`, or `zookeeper/HOST` if they share one"
+                    .to_owned(),
+            );
         }
         Ok(Self { name: name.to_owned(), host: host.map(str::to_owned) })
     }
@@ -67,7 +70,10 @@ impl Service {
 
     /// What the client library needs for a server.
     pub(super) fn sasl(&self, server: &str) -> zk::SaslOptions {
-        zk::SaslOptions::gssapi().with_username(self.name.clone()).with_hostname(self.host(server).to_owned()).into()
+        zk::SaslOptions::gssapi()
+            .with_username(self.name.clone())
+            .with_hostname(self.host(server).to_owned())
+            .into()
     }
 }
 

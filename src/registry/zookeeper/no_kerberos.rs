@@ -16,7 +16,8 @@ impl Service {
     ///
     /// Always.
     pub fn parse(_: &str) -> Result<Self, String> {
-        Err("this sidecar was built without Kerberos; take one that was built with `--features kerberos`".to_owned())
+        Err("this sidecar was built without Kerberos; take one that was built with `--features kerberos`"
+            .to_owned())
     }
 
     #[expect(clippy::unused_async, reason = "as in builds with Kerberos")]

@@ -80,7 +80,8 @@ pub async fn explain(
     let mut evidence = Evidence::new(&paths, &own_paths, nodes, fleet, now);
     shared.outcomes.add_to(job, &mut evidence.status);
     shared.lock_waits.add_to(job, &mut evidence.status);
-    let total = evidence.status.configuration.as_ref().map(|configuration| configuration.sharding_total_count);
+    let total =
+        evidence.status.configuration.as_ref().map(|configuration| configuration.sharding_total_count);
     if let Some(total) = total
         && let Some(item) = items.iter().find(|item| item.0 >= total)
     {
