@@ -229,8 +229,8 @@ model: ## explore the model of election, sharding, failover and handoff complete
 .PHONY: fuzz
 # How many inputs `make fuzz` tries for each parser, and the number with which they begin.
 INPUTS ?= 1000000
-fuzz: ## try random inputs on every parser of bytes from outside: INPUTS=1000000 SEED=1
-	FUZZ_INPUTS=$(INPUTS) FUZZ_SEED=$(or $(SEED),1) cargo test --locked --profile simulation --test fuzz
+fuzz: ## try random inputs on every parser of bytes from outside, or on one: INPUTS=1000000 SEED=1 TARGET=greeting
+	FUZZ_INPUTS=$(INPUTS) FUZZ_SEED=$(or $(SEED),1) FUZZ_TARGET=$(TARGET) cargo test --locked --profile simulation --test fuzz
 
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 
-use crate::job::{InstanceId, Item};
+use crate::job::{InstanceId, Item, JobName};
 use crate::tree::Path;
 
 /// How bad a finding is.
@@ -325,9 +325,32 @@ impl Cause {
         }
     }
 
-    /// What ends it. Empty: nothing has to be done.
-    pub fn remedy(&self) -> &'static str {
-        match self {
+    /// What ends it, for this job. Empty: nothing has to be done.
+    pub fn remedy(&self, job: &JobName) -> String {
+        let text = match self {
+            Self::ItemDisabled(item) => return format!("sidekeeper enable {job} --item {item}"),
+            Self::JobServersDisabled => return format!("sidekeeper enable {job} --all-servers"),
+            Self::ServerDisabled(server) => return format!("sidekeeper enable {job} --server {server}"),
+            Self::ItemServerDisabled(_, owner) => {
+                let server = owner.server_ip().map(|server| server.to_string()).unwrap_or_default();
+                return format!("sidekeeper enable {job} --server {server}");
+            }
+            Self::ReshardingWaitsForRunning(_) => {
+                return format!(
+                    "wait, or cancel the executions at the sidecar of each instance: sidekeeper cancel {job}"
+                );
+            }
+            Self::ReshardingWaitsForJavaFire(_) => {
+                return format!("wait for the fire, or make the job fire: sidekeeper trigger {job}");
+            }
+            Self::ItemRunningLong(item, _) => {
+                return format!(
+                    "wait, or cancel it at the sidecar of its instance: sidekeeper cancel {job} --item {item}"
+                );
+            }
+            Self::ItemWaitsForLock { lock, .. } => {
+                return format!("look who holds the lock: sidekeeper locks {lock}");
+            }
             Self::JobNotConfigured => {
                 "attach an application with a configuration, or start the job's Java service"
             }
@@ -337,27 +360,17 @@ impl Cause {
             Self::JobNoInstances => {
                 "start an application of the job, beside a sidecar of this namespace, or its Java service"
             }
-            Self::JobServersDisabled | Self::ServerDisabled(_) | Self::ItemServerDisabled(..) => {
-                "enable the server: write ENABLED into its node"
-            }
             Self::JobNeverFiresAgain => "give an expression that fires, or none",
-            Self::ReshardingWaitsForRunning(_) => {
-                "wait, or cancel the executions (`sidekeeper cancel`, at the sidecar of each instance)"
-            }
-            Self::ReshardingWaitsForJavaFire(_) => "wait, or trigger the job (`sidekeeper trigger`)",
             Self::LeaderMissing => {
                 "wait some seconds; if it stays, look at the logs of the instances that are online"
             }
             Self::NodeUnreadable(_) => "delete the node, or write what belongs there",
-            Self::ItemDisabled(_) => "enable the item: delete this node",
             Self::ItemUnowned(_) | Self::ItemOwnerOffline(..) => {
                 "wait for the leader's resharding; if it stays, look at the leader's log"
             }
             Self::ItemRunningStale(..) => {
                 "make sure that the process has ended, then delete the running node"
             }
-            Self::ItemRunningLong(..) => "wait, or cancel the execution (`sidekeeper cancel`)",
-            Self::ItemWaitsForLock { .. } => "look who holds the lock (`sidekeeper locks`)",
             Self::ItemFailing { .. } => "look at the application's log",
             Self::JobNoSchedule
             | Self::ReshardingGoesOn
@@ -365,7 +378,8 @@ impl Cause {
             | Self::ItemOwnerAway(..)
             | Self::ItemFailoverWaits(_)
             | Self::ItemMisfired(_) => "",
-        }
+        };
+        text.to_owned()
     }
 }
 

@@ -117,7 +117,7 @@ fn finding_to_message(job: &JobName, finding: &Finding) -> proto::Finding {
         severity: severity.into(),
         subject: Some(proto::FindingSubject { subject: Some(subject) }),
         message: finding.cause.message(),
-        remedy: finding.cause.remedy().to_owned(),
+        remedy: finding.cause.remedy(job),
         paths: finding.paths.iter().map(ToString::to_string).collect(),
         since: finding.since.map(timestamp),
         anchor: finding.anchor(),

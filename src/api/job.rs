@@ -1,10 +1,12 @@
 //! The service for operators: operations on a job as a whole.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+use crate::coordination::admin::switch::{Switch, Wish};
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
@@ -14,6 +16,7 @@ use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::job_service_server::JobService;
 use crate::reason::Reason;
+use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
 
@@ -57,9 +60,112 @@ impl JobService for Jobs {
         audit::record(&caller, "CancelExecutions", Excerpt::of(&request.job_name), &result);
         result.map(Response::new)
     }
+
+    async fn disable_items(
+        &self,
+        request: Request<proto::DisableItemsRequest>,
+    ) -> Result<Response<proto::DisableItemsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::DisableItemsRequest { job_name, items } = request.into_inner();
+        let switched =
+            self.switch_items(&caller, "DisableItems", &job_name, &items, Switch::Disabled).await?;
+        Ok(Response::new(proto::DisableItemsResponse { changed_items: numbers(switched) }))
+    }
+
+    async fn enable_items(
+        &self,
+        request: Request<proto::EnableItemsRequest>,
+    ) -> Result<Response<proto::EnableItemsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::EnableItemsRequest { job_name, items } = request.into_inner();
+        let switched = self.switch_items(&caller, "EnableItems", &job_name, &items, Switch::Enabled).await?;
+        Ok(Response::new(proto::EnableItemsResponse { changed_items: numbers(switched) }))
+    }
+
+    async fn disable_servers(
+        &self,
+        request: Request<proto::DisableServersRequest>,
+    ) -> Result<Response<proto::DisableServersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::DisableServersRequest { job_name, server_ips } = request.into_inner();
+        let switched =
+            self.switch_servers(&caller, "DisableServers", &job_name, &server_ips, Switch::Disabled).await?;
+        Ok(Response::new(proto::DisableServersResponse { changed_server_ips: addresses(switched) }))
+    }
+
+    async fn enable_servers(
+        &self,
+        request: Request<proto::EnableServersRequest>,
+    ) -> Result<Response<proto::EnableServersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::EnableServersRequest { job_name, server_ips } = request.into_inner();
+        let switched =
+            self.switch_servers(&caller, "EnableServers", &job_name, &server_ips, Switch::Enabled).await?;
+        Ok(Response::new(proto::EnableServersResponse { changed_server_ips: addresses(switched) }))
+    }
+}
+
+fn numbers(switched: Switched) -> Vec<u32> {
+    switched.items.into_iter().map(|item| item.0).collect()
+}
+
+fn addresses(switched: Switched) -> Vec<String> {
+    switched.servers.iter().map(ToString::to_string).collect()
 }
 
 impl Jobs {
+    async fn switch_items(
+        &self,
+        caller: &Caller,
+        method: &str,
+        job_name: &str,
+        items: &[u32],
+        switch: Switch,
+    ) -> Result<Switched, Status> {
+        let wish = read_items(items).map(|items| Wish::Items(items, switch));
+        self.switch(caller, method, job_name, wish).await
+    }
+
+    async fn switch_servers(
+        &self,
+        caller: &Caller,
+        method: &str,
+        job_name: &str,
+        server_ips: &[String],
+        switch: Switch,
+    ) -> Result<Switched, Status> {
+        let wish = read_servers(server_ips).map(|servers| Wish::Servers(servers, switch));
+        self.switch(caller, method, job_name, wish).await
+    }
+
+    async fn switch(
+        &self,
+        caller: &Caller,
+        method: &str,
+        job_name: &str,
+        wish: Result<Wish, FieldError>,
+    ) -> Result<Switched, Status> {
+        let result = async {
+            names::check(caller, job_name)?;
+            let job = JobName::parse(job_name).map_err(|error| FieldError::of_job_name("job_name", &error));
+            let (job, wish) = match (job, wish) {
+                (Ok(job), Ok(wish)) => (job, wish),
+                (job, wish) => {
+                    let errors = job.err().into_iter().chain(wish.err()).collect();
+                    return Err(InvalidRequest(errors).to_status());
+                }
+            };
+            if *self.draining.borrow() {
+                return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
+            }
+            let switched = switch::switch(self.attachments.shared(), &job, &wish).await;
+            switched.map_err(|error| status::of_switch(&error))
+        };
+        let result = result.await;
+        audit::record(caller, method, Excerpt::of(job_name), &result);
+        result
+    }
+
     async fn trigger(
         &self,
         request: &proto::TriggerJobRequest,
@@ -111,12 +217,36 @@ impl Jobs {
     }
 }
 
+/// The most items and servers that a request may name.
+fn most() -> usize {
+    usize::try_from(SHARDING_TOTAL_COUNT_MAX).unwrap_or(usize::MAX)
+}
+
+fn read_items(items: &[u32]) -> Result<BTreeSet<Item>, FieldError> {
+    if items.is_empty() || items.len() > most() {
+        let given = format!("{} items", items.len());
+        return Err(FieldError::new("items", &given, &format!("1 to {} items", most())));
+    }
+    Ok(items.iter().copied().map(Item).collect())
+}
+
+fn read_servers(server_ips: &[String]) -> Result<BTreeSet<Ipv4Addr>, FieldError> {
+    if server_ips.len() > most() {
+        let given = format!("{} addresses", server_ips.len());
+        return Err(FieldError::new("server_ips", &given, &format!("at most {} addresses", most())));
+    }
+    let read = |text: &String| {
+        text.parse().map_err(|_| FieldError::new("server_ips", text, "IPv4 addresses like `10.0.0.7`"))
+    };
+    server_ips.iter().map(read).collect()
+}
+
 fn read_cancel(
     request: &proto::CancelExecutionsRequest,
 ) -> Result<(JobName, Option<BTreeSet<Item>>), InvalidRequest> {
     let job = JobName::parse(&request.job_name)
         .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]))?;
-    let most = usize::try_from(SHARDING_TOTAL_COUNT_MAX).unwrap_or(usize::MAX);
+    let most = most();
     if request.items.len() > most {
         let given = format!("{} items", request.items.len());
         let allowed = format!("at most {most} items");

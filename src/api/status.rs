@@ -15,6 +15,7 @@ use crate::job::JobName;
 use crate::listen::refusal::refusal;
 use crate::reason::Reason;
 use crate::runner::admin::explain_job::ExplainError;
+use crate::runner::admin::switch::SwitchError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
@@ -69,6 +70,21 @@ pub fn of_trigger(error: &TriggerError) -> Status {
         TriggerError::ItemsDisabled(_) => Reason::ItemsDisabled,
         TriggerError::Changing { .. } => Reason::RegistryChanging,
         TriggerError::Unwritten { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// Items or servers that were not disabled or enabled.
+pub fn of_switch(error: &SwitchError) -> Status {
+    let reason = match error {
+        SwitchError::NoSession | SwitchError::Late(_) => Reason::RegistryAway,
+        SwitchError::Unwritable { .. } => Reason::RegistryFull,
+        SwitchError::Unknown(_) => Reason::JobUnknown,
+        SwitchError::NotConfigured(_) => Reason::JobNotConfigured,
+        SwitchError::NoItem { .. } => Reason::ItemUnknown,
+        SwitchError::NoServer { .. } => Reason::InvalidRequest,
+        SwitchError::Changing { .. } => Reason::RegistryChanging,
+        SwitchError::Failed { error, .. } => of_registry(error),
     };
     refusal(reason, error.to_string())
 }

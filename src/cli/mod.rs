@@ -14,6 +14,7 @@ mod lock;
 mod run;
 mod serve;
 mod sticky;
+mod switch;
 mod trigger;
 mod trusted;
 mod watch;
@@ -73,6 +74,15 @@ enum Command {
     /// triggered, 1 if the sidecar refused (also because no instance may execute) or could not be reached, 75
     /// if another attempt may help.
     Trigger(trigger::TriggerArgs),
+    /// Disables items of a job, servers of a job, or all its servers.
+    ///
+    /// Asks for a confirmation, unless `--yes` is given. What is disabled already stays so. Exit status: 0 if it is disabled now, 1 if
+    /// the sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
+    Disable(switch::DisableArgs),
+    /// Enables items of a job, servers of a job, or all its servers, whoever has disabled them.
+    ///
+    /// Exit status: 0 if it is enabled now, 1 if the sidecar refused or could not be reached, 75 if another attempt may help.
+    Enable(switch::EnableArgs),
     /// Cancels the executions of a job in the applications of one sidecar.
     ///
     /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
@@ -238,6 +248,8 @@ impl Cli {
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
             Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
+            Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),
+            Command::Enable(args) => with_runtime(|runtime| runtime.block_on(switch::enable(args))),
             Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
             Command::Lock(args) => {
                 check_entropy().map_err(Failure::with(NOT_STARTED))?;

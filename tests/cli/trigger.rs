@@ -1,9 +1,10 @@
-//! `trigger` and `cancel`, against a server with scripted answers.
+//! `trigger`, `cancel`, `disable` and `enable`, against a server with scripted answers.
 
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
-    CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, TriggerJobRequest,
-    TriggerJobResponse,
+    CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, DisableItemsRequest,
+    DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
+    EnableItemsResponse, EnableServersRequest, EnableServersResponse, TriggerJobRequest, TriggerJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -46,6 +47,36 @@ impl JobService for Scripted {
             was_waiting: item == 7,
         });
         Ok(Response::new(CancelExecutionsResponse { cancelled: cancelled.collect() }))
+    }
+
+    async fn disable_items(
+        &self,
+        request: Request<DisableItemsRequest>,
+    ) -> Result<Response<DisableItemsResponse>, Status> {
+        Ok(Response::new(DisableItemsResponse { changed_items: request.into_inner().items }))
+    }
+
+    async fn enable_items(
+        &self,
+        _: Request<EnableItemsRequest>,
+    ) -> Result<Response<EnableItemsResponse>, Status> {
+        Err(Status::unavailable("the registry does not answer"))
+    }
+
+    async fn disable_servers(
+        &self,
+        request: Request<DisableServersRequest>,
+    ) -> Result<Response<DisableServersResponse>, Status> {
+        let mut changed_server_ips = request.into_inner().server_ips;
+        changed_server_ips.push("10.0.0.2\u{1b}[2J".to_owned());
+        Ok(Response::new(DisableServersResponse { changed_server_ips }))
+    }
+
+    async fn enable_servers(
+        &self,
+        _: Request<EnableServersRequest>,
+    ) -> Result<Response<EnableServersResponse>, Status> {
+        Ok(Response::new(EnableServersResponse { changed_server_ips: Vec::new() }))
     }
 }
 
@@ -133,4 +164,39 @@ async fn cancelled_executions_are_printed_as_text_and_as_json() {
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("the sidecar answered NotFound"), "{}", refused.stderr);
     assert!(!refused.stderr.contains('\u{7}'));
+}
+
+#[tokio::test]
+async fn what_is_disabled_and_enabled_is_printed_and_needs_to_be_named_and_confirmed() {
+    let endpoint = sidecar().await;
+    let call = async |words: &[&str]| {
+        let words = [words, &["--endpoint", &endpoint]].concat();
+        output(sidekeeper(&words)).await
+    };
+    let printed = call(&["disable", "orders", "--item", "3", "--item", "7", "--yes"]).await;
+    assert_eq!(printed.stdout, "disabled  item 3 of orders\ndisabled  item 7 of orders\n");
+    let printed = call(&["disable", "orders", "--server", "10.0.0.1", "--yes"]).await;
+    assert!(printed.stdout.starts_with("disabled  10.0.0.1 for orders\n"), "{}", printed.stdout);
+    assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
+    let printed = call(&["disable", "orders", "--item", "3", "--json", "--yes"]).await;
+    assert_eq!(printed.stdout, "{\"changed_items\":[3]}\n");
+    let nothing = call(&["enable", "orders", "--all-servers"]).await;
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (Some(0), "nothing to do: already enabled\n"));
+    let again = call(&["enable", "orders", "--item", "3"]).await;
+    assert_eq!(again.code, Some(75), "{}", again.stderr);
+    // The test's standard input is no terminal.
+    let unconfirmed = call(&["disable", "orders", "--all-servers"]).await;
+    assert_eq!((unconfirmed.code, unconfirmed.stdout.as_str()), (Some(3), ""));
+    assert!(
+        unconfirmed.stderr.contains("No instance will execute any item of orders"),
+        "{}",
+        unconfirmed.stderr
+    );
+    for wrong in [
+        &["disable", "orders"][..],
+        &["enable", "orders", "--item", "1", "--all-servers"],
+        &["enable", "orders", "--server", "x"],
+    ] {
+        assert_eq!(call(wrong).await.code, Some(64), "{wrong:?}");
+    }
 }

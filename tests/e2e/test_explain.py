@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+
+from support.application import Application
 from support.explain import explain, in_words
 from support.fleet import Fleet
-from support.job_nodes import EACH_SECOND, NEVER, PASSING, Tree
-from support.processes import eventually
+from support.job_nodes import EACH_SECOND, JOB, NEVER, PASSING, Tree
+from support.processes import PATIENCE, eventually, sidekeeper_binary
 from support.sidecar import Sidecar
 
 
@@ -27,11 +32,13 @@ def test_op_4_an_item_that_is_disabled_and_forgotten_is_found_and_enabled(fleet:
         "ok  items 0 to 2",
         "no  item 3          the item is disabled  ITEM_DISABLED",
         f"                    {fleet.tree.path('sharding/3/disabled')}",
-        "                    -> enable the item: delete this node",
+        "                    -> sidekeeper enable orderSync --item 3",
         "ok  items 4 to 5",
     ]
-    # The remedy.
-    fleet.tree.client.delete(finding["paths"][0])
+    # The remedy, as it stands.
+    remedy = [str(sidekeeper_binary()), *finding["remedy"].split()[1:], "--endpoint", f"unix://{sidecar.socket}"]
+    done = subprocess.run(remedy, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "enabled  item 3 of orderSync\n"
     assert explain(sidecar).codes() == []
 
 
@@ -103,3 +110,63 @@ def test_op_4_an_execution_that_waits_for_the_lock_of_its_item_is_found(fleet: F
     assert applications[0].instance in found.of(0)[0]["message"]
     for application in applications:
         application.command("release")
+
+
+def test_items_and_servers_are_disabled_after_a_confirmation_and_enabled(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    endpoint = ["--endpoint", f"unix://{applications[0].sidecar.socket}"]
+
+    def command(*words: str) -> tuple[int, str, str]:
+        call = [str(sidekeeper_binary()), *words, *endpoint]
+        ended = subprocess.run(
+            call, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        return ended.returncode, ended.stdout, ended.stderr
+
+    disable = ["disable", JOB, "--item", "1", "--item", "4"]
+    status, told, error = command(*disable)
+    assert (status, told) == (3, "")
+    assert "give `--yes`" in error
+    assert explain(applications[0].sidecar).codes() == []
+    # On a terminal, with another answer than yes, and with yes.
+    for answer, items in (("n", []), ("y", ["1", "4"])):
+        leader, follower = pty.openpty()
+        call = subprocess.Popen(
+            [str(sidekeeper_binary()), *disable, *endpoint],
+            stdin=follower,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.write(leader, f"{answer}\n".encode())
+        told, asked = call.communicate(timeout=PATIENCE)
+        assert "No instance will execute item 1, 4 of orderSync until it is enabled." in asked
+        assert told == "".join(f"disabled  item {item} of orderSync\n" for item in items)
+        os.close(leader)
+        os.close(follower)
+    assert explain(applications[0].sidecar).codes() == ["ITEM_DISABLED"]
+    assert command(*disable, "--yes")[:2] == (0, "nothing to do: already disabled\n")
+    fleet.tree.fire_once()
+    eventually("the others", lambda: ended(applications) == [0, 2, 3, 5])
+    assert command("enable", JOB, "--item", "1", "--item", "4", "--json")[:2] == (0, '{"changed_items":[1,4]}\n')
+    # A server, and the whole job.
+    third = applications[2]
+    assert command("disable", JOB, "--server", third.sidecar.address, "--yes")[0] == 0
+    fleet.settle(*applications[:2])
+    assert explain(applications[0].sidecar).codes() == ["SERVER_DISABLED"]
+    assert command("disable", JOB, "--all-servers", "--yes")[1].count("disabled  10.0.0.") == 2
+    eventually("the whole job", lambda: "JOB_SERVERS_DISABLED" in explain(applications[0].sidecar).codes())
+    assert command("enable", JOB, "--all-servers")[1].count("enabled  10.0.0.") == 3
+    fleet.settle(*applications)
+    assert explain(applications[0].sidecar).codes() == []
+    for words, says in (
+        (["--item", "6"], "has no item 6; it has 6 items"),
+        (["--server", "10.0.0.9"], "has no server 10.0.0.9; it has 10.0.0.1, 10.0.0.2, 10.0.0.3"),
+    ):
+        status, _, error = command("disable", JOB, *words, "--yes")
+        assert status == 1
+        assert says in error
+
+
+def ended(applications: list[Application]) -> list[int]:
+    return sorted(event["item"] for application in applications for event in application.events("end"))

@@ -12,8 +12,15 @@ import grpc
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.message import Message
-from sidekeeper._proto.v1 import assignment_service_pb2, lock_service_pb2, sidecar_service_pb2, sticky_lock_service_pb2
+from sidekeeper._proto.v1 import (
+    assignment_service_pb2,
+    diagnostics_service_pb2,
+    lock_service_pb2,
+    sidecar_service_pb2,
+    sticky_lock_service_pb2,
+)
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
+from sidekeeper._proto.v1.diagnostics_service_pb2_grpc import DiagnosticsServiceStub
 from sidekeeper._proto.v1.lock_service_pb2_grpc import LockServiceStub
 from sidekeeper._proto.v1.sticky_lock_service_pb2_grpc import StickyLockServiceStub
 
@@ -27,8 +34,13 @@ NEEDS = {
     "grpc.health.v1.Health/Check": set(),
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": {"view"},
     "sidekeeper.v1.AssignmentService/WatchAssignments": {"view"},
+    "sidekeeper.v1.DiagnosticsService/ExplainJob": {"view"},
     "sidekeeper.v1.ElectionService/Observe": {"attach", "view"},
     "sidekeeper.v1.JobService/CancelExecutions": {"operate"},
+    "sidekeeper.v1.JobService/DisableItems": {"operate"},
+    "sidekeeper.v1.JobService/DisableServers": {"operate"},
+    "sidekeeper.v1.JobService/EnableItems": {"operate"},
+    "sidekeeper.v1.JobService/EnableServers": {"operate"},
     "sidekeeper.v1.JobService/TriggerJob": {"operate"},
     "sidekeeper.v1.LockService/BreakLock": {"operate"},
     "sidekeeper.v1.LockService/GetLock": {"view"},
@@ -44,9 +56,14 @@ TRIGGER = "sidekeeper.v1.JobService/TriggerJob"
 #: The methods whose requests name a job, a lock or an election.
 NAMING = {
     "AssignmentService/WatchAssignments",
+    "DiagnosticsService/ExplainJob",
     "ElectionService/Campaign",
     "ElectionService/Observe",
     "JobService/CancelExecutions",
+    "JobService/DisableItems",
+    "JobService/DisableServers",
+    "JobService/EnableItems",
+    "JobService/EnableServers",
     "JobService/TriggerJob",
     "LockService/BreakLock",
     "LockService/GetLock",
@@ -156,6 +173,8 @@ def test_se_13_who_may_only_view_never_sees_parameters(fleet: Fleet) -> None:
     assert (len(seen.items), seen.parameters_hidden) == (2, True)
     assert CANARY not in str(seen)
     assert "the test wants it to fail" not in str(seen)
+    assert "the test wants it to fail" in str(explained(operators))
+    assert "the test wants it to fail" not in str(explained(f"unix:{viewers}"))
     # The text of an error may quote the parameters.
     configuration = fleet.tree.get("config")
     assert configuration is not None
@@ -164,6 +183,17 @@ def test_se_13_who_may_only_view_never_sees_parameters(fleet: Fleet) -> None:
     seen = watched(f"unix:{viewers}")
     assert [problem.path.endswith("/config") for problem in seen.problems] == [True]
     assert CANARY not in str(seen)
+    assert "JOB_PARAMETERS_UNREADABLE" in str(explained(operators))
+    seen = explained(f"unix:{viewers}")
+    assert "JOB_PARAMETERS_UNREADABLE" in str(seen)
+    assert CANARY not in str(seen)
+
+
+def explained(address: str) -> Message:
+    """Why the job runs or not, as a caller at this address is told."""
+    with grpc.insecure_channel(address, [("grpc.default_authority", "localhost")]) as channel:
+        request = diagnostics_service_pb2.ExplainJobRequest(job_name=JOB)
+        return DiagnosticsServiceStub(channel).ExplainJob(request, timeout=PATIENCE)
 
 
 def naming(name: str) -> dict[str, Message]:

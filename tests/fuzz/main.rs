@@ -65,7 +65,10 @@ fn changed(inputs: &[Vec<u8>], draw: &mut Draw) -> Vec<u8> {
 fn se_14_the_kept_inputs_and_changed_ones_make_no_parser_panic() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let (count, seed) = (number("FUZZ_INPUTS").unwrap_or(CHANGED), number("FUZZ_SEED").unwrap_or(1));
-    for (name, target) in targets::TARGETS {
+    let only = std::env::var("FUZZ_TARGET").ok().filter(|name| !name.is_empty());
+    let chosen = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    assert!(targets::TARGETS.iter().any(|(name, _)| chosen(name)), "FUZZ_TARGET names no parser: {only:?}");
+    for (name, target) in targets::TARGETS.iter().filter(|(name, _)| chosen(name)) {
         let inputs = inputs(name);
         assert!(!inputs.is_empty(), "{name} has no input");
         inputs.iter().for_each(|input| target(input));

@@ -39,5 +39,6 @@ mod refusals;
 mod service;
 mod session;
 mod slow_application;
+mod switch;
 mod trigger_job;
 mod trigger_nodes;

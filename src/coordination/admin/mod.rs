@@ -2,4 +2,5 @@
 
 pub mod explain;
 pub mod status;
+pub mod switch;
 pub mod trigger_job;

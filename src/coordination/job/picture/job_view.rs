@@ -510,6 +510,11 @@ impl JobView {
         self.departures
     }
 
+    /// The servers that have a node.
+    pub fn servers(&self) -> impl Iterator<Item = Ipv4Addr> + '_ {
+        self.servers.keys().copied()
+    }
+
     /// A server's status; `None`: it has no node.
     pub fn server(&self, ip: Ipv4Addr) -> Option<ServerStatus> {
         self.servers.get(&ip).map(|(status, _)| *status)

@@ -21,6 +21,410 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// The items to disable.
+type DisableItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The items, 1 to 10000.
+	Items         []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisableItemsRequest) Reset() {
+	*x = DisableItemsRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableItemsRequest) ProtoMessage() {}
+
+func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
+func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DisableItemsRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *DisableItemsRequest) GetItems() []uint32 {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// What was changed.
+type DisableItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The items that were enabled before, ascending.
+	ChangedItems  []uint32 `protobuf:"varint,1,rep,packed,name=changed_items,json=changedItems,proto3" json:"changed_items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisableItemsResponse) Reset() {
+	*x = DisableItemsResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableItemsResponse) ProtoMessage() {}
+
+func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
+func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DisableItemsResponse) GetChangedItems() []uint32 {
+	if x != nil {
+		return x.ChangedItems
+	}
+	return nil
+}
+
+// The items to enable.
+type EnableItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The items, 1 to 10000.
+	Items         []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnableItemsRequest) Reset() {
+	*x = EnableItemsRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableItemsRequest) ProtoMessage() {}
+
+func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
+func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *EnableItemsRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *EnableItemsRequest) GetItems() []uint32 {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// What was changed.
+type EnableItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The items that were disabled before, ascending.
+	ChangedItems  []uint32 `protobuf:"varint,1,rep,packed,name=changed_items,json=changedItems,proto3" json:"changed_items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnableItemsResponse) Reset() {
+	*x = EnableItemsResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableItemsResponse) ProtoMessage() {}
+
+func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
+func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *EnableItemsResponse) GetChangedItems() []uint32 {
+	if x != nil {
+		return x.ChangedItems
+	}
+	return nil
+}
+
+// The servers to disable.
+type DisableServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The servers' addresses (IPv4), at most 10000. Empty: all servers of the job.
+	ServerIps     []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisableServersRequest) Reset() {
+	*x = DisableServersRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableServersRequest) ProtoMessage() {}
+
+func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
+func (*DisableServersRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DisableServersRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *DisableServersRequest) GetServerIps() []string {
+	if x != nil {
+		return x.ServerIps
+	}
+	return nil
+}
+
+// What was changed.
+type DisableServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The servers that were not disabled before, ascending.
+	ChangedServerIps []string `protobuf:"bytes,1,rep,name=changed_server_ips,json=changedServerIps,proto3" json:"changed_server_ips,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DisableServersResponse) Reset() {
+	*x = DisableServersResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableServersResponse) ProtoMessage() {}
+
+func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
+func (*DisableServersResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DisableServersResponse) GetChangedServerIps() []string {
+	if x != nil {
+		return x.ChangedServerIps
+	}
+	return nil
+}
+
+// The servers to enable.
+type EnableServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The servers' addresses (IPv4), at most 10000. Empty: all servers of the job.
+	ServerIps     []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnableServersRequest) Reset() {
+	*x = EnableServersRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableServersRequest) ProtoMessage() {}
+
+func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
+func (*EnableServersRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *EnableServersRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *EnableServersRequest) GetServerIps() []string {
+	if x != nil {
+		return x.ServerIps
+	}
+	return nil
+}
+
+// What was changed.
+type EnableServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The servers that were not enabled before, ascending.
+	ChangedServerIps []string `protobuf:"bytes,1,rep,name=changed_server_ips,json=changedServerIps,proto3" json:"changed_server_ips,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *EnableServersResponse) Reset() {
+	*x = EnableServersResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableServersResponse) ProtoMessage() {}
+
+func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
+func (*EnableServersResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *EnableServersResponse) GetChangedServerIps() []string {
+	if x != nil {
+		return x.ChangedServerIps
+	}
+	return nil
+}
+
 // The job to trigger.
 type TriggerJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -32,7 +436,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -44,7 +448,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -57,7 +461,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -80,7 +484,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -92,7 +496,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -105,7 +509,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -135,7 +539,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +551,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +564,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{2}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -188,7 +592,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +604,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +617,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -240,7 +644,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +656,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +669,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -300,7 +704,29 @@ var File_sidekeeper_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\".\n" +
+	"\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"F\n" +
+	"\x13DisableItemsRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\";\n" +
+	"\x14DisableItemsResponse\x12#\n" +
+	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"E\n" +
+	"\x12EnableItemsRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\":\n" +
+	"\x13EnableItemsResponse\x12#\n" +
+	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"Q\n" +
+	"\x15DisableServersRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"server_ips\x18\x02 \x03(\tR\tserverIps\"F\n" +
+	"\x16DisableServersResponse\x12,\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"P\n" +
+	"\x14EnableServersRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"server_ips\x18\x02 \x03(\tR\tserverIps\"E\n" +
+	"\x15EnableServersResponse\x12,\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\".\n" +
 	"\x11TriggerJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\"|\n" +
 	"\x12TriggerJobResponse\x124\n" +
@@ -317,12 +743,16 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x04item\x18\x02 \x01(\rR\x04item\x12!\n" +
 	"\fexecution_id\x18\x03 \x01(\tR\vexecutionId\x12\x1f\n" +
 	"\vwas_waiting\x18\x04 \x01(\bR\n" +
-	"wasWaiting2\xc4\x01\n" +
+	"wasWaiting2\xae\x04\n" +
 	"\n" +
 	"JobService\x12Q\n" +
 	"\n" +
 	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12c\n" +
-	"\x10CancelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a'.sidekeeper.v1.CancelExecutionsResponseBb\n" +
+	"\x10CancelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a'.sidekeeper.v1.CancelExecutionsResponse\x12W\n" +
+	"\fDisableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n" +
+	"\vEnableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n" +
+	"\x0eDisableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n" +
+	"\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (
@@ -337,25 +767,41 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_job_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
-	(*TriggerJobRequest)(nil),        // 0: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 1: sidekeeper.v1.TriggerJobResponse
-	(*CancelExecutionsRequest)(nil),  // 2: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 3: sidekeeper.v1.CancelExecutionsResponse
-	(*CancelledExecution)(nil),       // 4: sidekeeper.v1.CancelledExecution
+	(*DisableItemsRequest)(nil),      // 0: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 1: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 2: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 3: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 4: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 5: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 6: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 7: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 8: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 9: sidekeeper.v1.TriggerJobResponse
+	(*CancelExecutionsRequest)(nil),  // 10: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 11: sidekeeper.v1.CancelExecutionsResponse
+	(*CancelledExecution)(nil),       // 12: sidekeeper.v1.CancelledExecution
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
-	4, // 0: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	0, // 1: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	2, // 2: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	1, // 3: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	3, // 4: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	3, // [3:5] is the sub-list for method output_type
-	1, // [1:3] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	12, // 0: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	8,  // 1: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	10, // 2: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	0,  // 3: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	2,  // 4: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	4,  // 5: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	6,  // 6: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	9,  // 7: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	11, // 8: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	1,  // 9: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	3,  // 10: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	5,  // 11: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	7,  // 12: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	7,  // [7:13] is the sub-list for method output_type
+	1,  // [1:7] is the sub-list for method input_type
+	1,  // [1:1] is the sub-list for extension type_name
+	1,  // [1:1] is the sub-list for extension extendee
+	0,  // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -369,7 +815,7 @@ func file_sidekeeper_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

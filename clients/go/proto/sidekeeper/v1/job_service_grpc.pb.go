@@ -21,6 +21,10 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	JobService_TriggerJob_FullMethodName       = "/sidekeeper.v1.JobService/TriggerJob"
 	JobService_CancelExecutions_FullMethodName = "/sidekeeper.v1.JobService/CancelExecutions"
+	JobService_DisableItems_FullMethodName     = "/sidekeeper.v1.JobService/DisableItems"
+	JobService_EnableItems_FullMethodName      = "/sidekeeper.v1.JobService/EnableItems"
+	JobService_DisableServers_FullMethodName   = "/sidekeeper.v1.JobService/DisableServers"
+	JobService_EnableServers_FullMethodName    = "/sidekeeper.v1.JobService/EnableServers"
 )
 
 // JobServiceClient is the client API for JobService service.
@@ -51,6 +55,23 @@ type JobServiceClient interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(ctx context.Context, in *CancelExecutionsRequest, opts ...grpc.CallOption) (*CancelExecutionsResponse, error)
+	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+	// disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+	// not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+	// UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+	// each of the last four, call again: what was done is not done twice.
+	DisableItems(ctx context.Context, in *DisableItemsRequest, opts ...grpc.CallOption) (*DisableItemsResponse, error)
+	// Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+	EnableItems(ctx context.Context, in *EnableItemsRequest, opts ...grpc.CallOption) (*EnableItemsResponse, error)
+	// Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+	// job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+	// such a server.
+	DisableServers(ctx context.Context, in *DisableServersRequest, opts ...grpc.CallOption) (*DisableServersResponse, error)
+	// Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+	EnableServers(ctx context.Context, in *EnableServersRequest, opts ...grpc.CallOption) (*EnableServersResponse, error)
 }
 
 type jobServiceClient struct {
@@ -75,6 +96,46 @@ func (c *jobServiceClient) CancelExecutions(ctx context.Context, in *CancelExecu
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CancelExecutionsResponse)
 	err := c.cc.Invoke(ctx, JobService_CancelExecutions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) DisableItems(ctx context.Context, in *DisableItemsRequest, opts ...grpc.CallOption) (*DisableItemsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DisableItemsResponse)
+	err := c.cc.Invoke(ctx, JobService_DisableItems_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) EnableItems(ctx context.Context, in *EnableItemsRequest, opts ...grpc.CallOption) (*EnableItemsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnableItemsResponse)
+	err := c.cc.Invoke(ctx, JobService_EnableItems_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) DisableServers(ctx context.Context, in *DisableServersRequest, opts ...grpc.CallOption) (*DisableServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DisableServersResponse)
+	err := c.cc.Invoke(ctx, JobService_DisableServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) EnableServers(ctx context.Context, in *EnableServersRequest, opts ...grpc.CallOption) (*EnableServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnableServersResponse)
+	err := c.cc.Invoke(ctx, JobService_EnableServers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +170,23 @@ type JobServiceServer interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error)
+	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+	// disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+	// not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+	// UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+	// each of the last four, call again: what was done is not done twice.
+	DisableItems(context.Context, *DisableItemsRequest) (*DisableItemsResponse, error)
+	// Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+	EnableItems(context.Context, *EnableItemsRequest) (*EnableItemsResponse, error)
+	// Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+	// job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+	// such a server.
+	DisableServers(context.Context, *DisableServersRequest) (*DisableServersResponse, error)
+	// Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+	EnableServers(context.Context, *EnableServersRequest) (*EnableServersResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }
 
@@ -124,6 +202,18 @@ func (UnimplementedJobServiceServer) TriggerJob(context.Context, *TriggerJobRequ
 }
 func (UnimplementedJobServiceServer) CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelExecutions not implemented")
+}
+func (UnimplementedJobServiceServer) DisableItems(context.Context, *DisableItemsRequest) (*DisableItemsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DisableItems not implemented")
+}
+func (UnimplementedJobServiceServer) EnableItems(context.Context, *EnableItemsRequest) (*EnableItemsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EnableItems not implemented")
+}
+func (UnimplementedJobServiceServer) DisableServers(context.Context, *DisableServersRequest) (*DisableServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DisableServers not implemented")
+}
+func (UnimplementedJobServiceServer) EnableServers(context.Context, *EnableServersRequest) (*EnableServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EnableServers not implemented")
 }
 func (UnimplementedJobServiceServer) mustEmbedUnimplementedJobServiceServer() {}
 func (UnimplementedJobServiceServer) testEmbeddedByValue()                    {}
@@ -182,6 +272,78 @@ func _JobService_CancelExecutions_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_DisableItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DisableItemsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).DisableItems(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_DisableItems_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).DisableItems(ctx, req.(*DisableItemsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_EnableItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnableItemsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).EnableItems(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_EnableItems_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).EnableItems(ctx, req.(*EnableItemsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_DisableServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DisableServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).DisableServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_DisableServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).DisableServers(ctx, req.(*DisableServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_EnableServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnableServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).EnableServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_EnableServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).EnableServers(ctx, req.(*EnableServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JobService_ServiceDesc is the grpc.ServiceDesc for JobService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -196,6 +358,22 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelExecutions",
 			Handler:    _JobService_CancelExecutions_Handler,
+		},
+		{
+			MethodName: "DisableItems",
+			Handler:    _JobService_DisableItems_Handler,
+		},
+		{
+			MethodName: "EnableItems",
+			Handler:    _JobService_EnableItems_Handler,
+		},
+		{
+			MethodName: "DisableServers",
+			Handler:    _JobService_DisableServers_Handler,
+		},
+		{
+			MethodName: "EnableServers",
+			Handler:    _JobService_EnableServers_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

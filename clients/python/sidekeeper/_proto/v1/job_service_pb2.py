@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08\x32\xc4\x01\n\nJobService\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"6\n\x13\x44isableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"-\n\x14\x44isableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"5\n\x12\x45nableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\",\n\x13\x45nableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"=\n\x15\x44isableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"4\n\x16\x44isableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"<\n\x14\x45nableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"3\n\x15\x45nableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08\x32\xae\x04\n\nJobService\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponse\x12W\n\x0c\x44isableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n\x0b\x45nableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n\x0e\x44isableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,16 +32,32 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.job_se
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_TRIGGERJOBREQUEST']._serialized_start=50
-  _globals['_TRIGGERJOBREQUEST']._serialized_end=87
-  _globals['_TRIGGERJOBRESPONSE']._serialized_start=89
-  _globals['_TRIGGERJOBRESPONSE']._serialized_end=171
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=173
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=231
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=233
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=313
-  _globals['_CANCELLEDEXECUTION']._serialized_start=315
-  _globals['_CANCELLEDEXECUTION']._serialized_end=413
-  _globals['_JOBSERVICE']._serialized_start=416
-  _globals['_JOBSERVICE']._serialized_end=612
+  _globals['_DISABLEITEMSREQUEST']._serialized_start=50
+  _globals['_DISABLEITEMSREQUEST']._serialized_end=104
+  _globals['_DISABLEITEMSRESPONSE']._serialized_start=106
+  _globals['_DISABLEITEMSRESPONSE']._serialized_end=151
+  _globals['_ENABLEITEMSREQUEST']._serialized_start=153
+  _globals['_ENABLEITEMSREQUEST']._serialized_end=206
+  _globals['_ENABLEITEMSRESPONSE']._serialized_start=208
+  _globals['_ENABLEITEMSRESPONSE']._serialized_end=252
+  _globals['_DISABLESERVERSREQUEST']._serialized_start=254
+  _globals['_DISABLESERVERSREQUEST']._serialized_end=315
+  _globals['_DISABLESERVERSRESPONSE']._serialized_start=317
+  _globals['_DISABLESERVERSRESPONSE']._serialized_end=369
+  _globals['_ENABLESERVERSREQUEST']._serialized_start=371
+  _globals['_ENABLESERVERSREQUEST']._serialized_end=431
+  _globals['_ENABLESERVERSRESPONSE']._serialized_start=433
+  _globals['_ENABLESERVERSRESPONSE']._serialized_end=484
+  _globals['_TRIGGERJOBREQUEST']._serialized_start=486
+  _globals['_TRIGGERJOBREQUEST']._serialized_end=523
+  _globals['_TRIGGERJOBRESPONSE']._serialized_start=525
+  _globals['_TRIGGERJOBRESPONSE']._serialized_end=607
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=609
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=667
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=669
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=749
+  _globals['_CANCELLEDEXECUTION']._serialized_start=751
+  _globals['_CANCELLEDEXECUTION']._serialized_end=849
+  _globals['_JOBSERVICE']._serialized_start=852
+  _globals['_JOBSERVICE']._serialized_end=1410
 # @@protoc_insertion_point(module_scope)

@@ -19,6 +19,214 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DisableItemsRequest(_message.Message):
+    """The items to disable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items, 1 to 10000."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableItemsRequest: _TypeAlias = DisableItemsRequest  # noqa: Y015
+
+@_typing.final
+class DisableItemsResponse(_message.Message):
+    """What was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changed_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items that were enabled before, ascending."""
+
+    def __init__(
+        self,
+        *,
+        changed_items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_items", b"changed_items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableItemsResponse: _TypeAlias = DisableItemsResponse  # noqa: Y015
+
+@_typing.final
+class EnableItemsRequest(_message.Message):
+    """The items to enable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items, 1 to 10000."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableItemsRequest: _TypeAlias = EnableItemsRequest  # noqa: Y015
+
+@_typing.final
+class EnableItemsResponse(_message.Message):
+    """What was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changed_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items that were disabled before, ascending."""
+
+    def __init__(
+        self,
+        *,
+        changed_items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_items", b"changed_items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableItemsResponse: _TypeAlias = EnableItemsResponse  # noqa: Y015
+
+@_typing.final
+class DisableServersRequest(_message.Message):
+    """The servers to disable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    SERVER_IPS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers' addresses (IPv4), at most 10000. Empty: all servers of the job."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "server_ips", b"server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableServersRequest: _TypeAlias = DisableServersRequest  # noqa: Y015
+
+@_typing.final
+class DisableServersResponse(_message.Message):
+    """What was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_SERVER_IPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changed_server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers that were not disabled before, ascending."""
+
+    def __init__(
+        self,
+        *,
+        changed_server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_server_ips", b"changed_server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableServersResponse: _TypeAlias = DisableServersResponse  # noqa: Y015
+
+@_typing.final
+class EnableServersRequest(_message.Message):
+    """The servers to enable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    SERVER_IPS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers' addresses (IPv4), at most 10000. Empty: all servers of the job."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "server_ips", b"server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableServersRequest: _TypeAlias = EnableServersRequest  # noqa: Y015
+
+@_typing.final
+class EnableServersResponse(_message.Message):
+    """What was changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_SERVER_IPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changed_server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers that were not enabled before, ascending."""
+
+    def __init__(
+        self,
+        *,
+        changed_server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_server_ips", b"changed_server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableServersResponse: _TypeAlias = EnableServersResponse  # noqa: Y015
+
+@_typing.final
 class TriggerJobRequest(_message.Message):
     """The job to trigger."""
 

@@ -45,6 +45,26 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.FromString,
                 _registered_method=True)
+        self.DisableItems = channel.unary_unary(
+                '/sidekeeper.v1.JobService/DisableItems',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsResponse.FromString,
+                _registered_method=True)
+        self.EnableItems = channel.unary_unary(
+                '/sidekeeper.v1.JobService/EnableItems',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsResponse.FromString,
+                _registered_method=True)
+        self.DisableServers = channel.unary_unary(
+                '/sidekeeper.v1.JobService/DisableServers',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableServersRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableServersResponse.FromString,
+                _registered_method=True)
+        self.EnableServers = channel.unary_unary(
+                '/sidekeeper.v1.JobService/EnableServers',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableServersRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableServersResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -83,6 +103,43 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DisableItems(self, request, context):
+        """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+        disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+        registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+        not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+        UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+        each of the last four, call again: what was done is not done twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableItems(self, request, context):
+        """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DisableServers(self, request, context):
+        """Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+        job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+        such a server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableServers(self, request, context):
+        """Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +152,26 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CancelExecutions,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.SerializeToString,
+            ),
+            'DisableItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.DisableItems,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsResponse.SerializeToString,
+            ),
+            'EnableItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableItems,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsResponse.SerializeToString,
+            ),
+            'DisableServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DisableServers,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableServersRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.DisableServersResponse.SerializeToString,
+            ),
+            'EnableServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableServers,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableServersRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.EnableServersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -152,6 +229,114 @@ class JobService(object):
             '/sidekeeper.v1.JobService/CancelExecutions',
             sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DisableItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/DisableItems',
+            sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.DisableItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/EnableItems',
+            sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.EnableItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DisableServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/DisableServers',
+            sidekeeper_dot_v1_dot_job__service__pb2.DisableServersRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.DisableServersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/EnableServers',
+            sidekeeper_dot_v1_dot_job__service__pb2.EnableServersRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.EnableServersResponse.FromString,
             options,
             channel_credentials,
             insecure,

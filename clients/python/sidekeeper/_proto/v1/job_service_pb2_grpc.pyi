@@ -57,6 +57,25 @@ class JobServiceStub:
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
     NOT_FOUND (no application is attached to this sidecar for the job).
     """
+    DisableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]
+    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+    disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+    registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+    not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+    UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+    each of the last four, call again: what was done is not done twice.
+    """
+    EnableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.EnableItemsRequest, _job_service_pb2.EnableItemsResponse]
+    """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
+    DisableServers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableServersRequest, _job_service_pb2.DisableServersResponse]
+    """Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+    job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+    such a server.
+    """
+    EnableServers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.EnableServersRequest, _job_service_pb2.EnableServersResponse]
+    """Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -87,6 +106,25 @@ class JobServiceAsyncStub(JobServiceStub):
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
     NOT_FOUND (no application is attached to this sidecar for the job).
     """
+    DisableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]  # type: ignore[assignment]
+    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+    disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+    registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+    not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+    UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+    each of the last four, call again: what was done is not done twice.
+    """
+    EnableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.EnableItemsRequest, _job_service_pb2.EnableItemsResponse]  # type: ignore[assignment]
+    """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
+    DisableServers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableServersRequest, _job_service_pb2.DisableServersResponse]  # type: ignore[assignment]
+    """Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+    job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+    such a server.
+    """
+    EnableServers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.EnableServersRequest, _job_service_pb2.EnableServersResponse]  # type: ignore[assignment]
+    """Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar."""
@@ -126,5 +164,48 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
         NOT_FOUND (no application is attached to this sidecar for the job).
         """
+
+    @_abc_1.abstractmethod
+    def DisableItems(
+        self,
+        request: _job_service_pb2.DisableItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.DisableItemsResponse, _abc.Awaitable[_job_service_pb2.DisableItemsResponse]]:
+        """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
+        disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
+        registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
+        not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
+        UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
+        each of the last four, call again: what was done is not done twice.
+        """
+
+    @_abc_1.abstractmethod
+    def EnableItems(
+        self,
+        request: _job_service_pb2.EnableItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.EnableItemsResponse, _abc.Awaitable[_job_service_pb2.EnableItemsResponse]]:
+        """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
+
+    @_abc_1.abstractmethod
+    def DisableServers(
+        self,
+        request: _job_service_pb2.DisableServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.DisableServersResponse, _abc.Awaitable[_job_service_pb2.DisableServersResponse]]:
+        """Disables servers of a job, or all: their instances get no items and do not lead, Java's included. Other instances get the items: in a
+        job with a Java leader at the next fire. Fails like `DisableItems`; INVALID_ARGUMENT also if the job never had an instance on
+        such a server.
+        """
+
+    @_abc_1.abstractmethod
+    def EnableServers(
+        self,
+        request: _job_service_pb2.EnableServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.EnableServersResponse, _abc.Awaitable[_job_service_pb2.EnableServersResponse]]:
+        """Enables servers that `DisableServers`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

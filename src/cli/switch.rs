@@ -1,0 +1,164 @@
+//! `disable` and `enable`: items and servers of a job.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use serde_json::json;
+use tonic::transport::Channel;
+
+use super::endpoint::{SidecarArgs, authorized, refused};
+use super::printable;
+use super::{Failure, print};
+use crate::proto::job_service_client::JobServiceClient;
+use crate::proto::{DisableItemsRequest, DisableServersRequest, EnableItemsRequest, EnableServersRequest};
+
+/// How long to wait for the answer: longer than the sidecar may wait for its registry.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The exit code if nothing was done because nobody has confirmed it.
+const NOT_CONFIRMED: u8 = 3;
+
+#[derive(Args)]
+#[group(id = "what", required = true, multiple = false)]
+pub(super) struct What {
+    /// An item; may be given several times.
+    #[arg(long = "item", value_name = "ITEM", group = "what")]
+    items: Vec<u32>,
+    /// A server of the job, by its address; may be given several times.
+    #[arg(long = "server", value_name = "IPV4", group = "what")]
+    servers: Vec<Ipv4Addr>,
+    /// All servers of the job, so the whole job.
+    #[arg(long, group = "what")]
+    all_servers: bool,
+}
+
+#[derive(Args)]
+pub(super) struct EnableArgs {
+    /// The job's name.
+    job: String,
+    #[command(flatten)]
+    what: What,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct DisableArgs {
+    #[command(flatten)]
+    common: EnableArgs,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// What was changed.
+enum Changed {
+    Items(Vec<u32>),
+    Servers(Vec<String>),
+}
+
+pub(super) async fn disable(args: DisableArgs) -> Result<ExitCode, Failure> {
+    let EnableArgs { job, what, sidecar, json } = args.common;
+    let sidecar = sidecar.sidecar()?;
+    if !args.yes {
+        confirm(&question(&job, &what))?;
+    }
+    let mut client = JobServiceClient::new(sidecar.connect().await?);
+    let changed = if what.items.is_empty() {
+        let request = DisableServersRequest { job_name: job.clone(), server_ips: what.server_ips() };
+        let answer = client.disable_servers(timed(request)?).await.map_err(|status| refused(&status))?;
+        Changed::Servers(answer.into_inner().changed_server_ips)
+    } else {
+        let request = DisableItemsRequest { job_name: job.clone(), items: what.items };
+        let answer = client.disable_items(timed(request)?).await.map_err(|status| refused(&status))?;
+        Changed::Items(answer.into_inner().changed_items)
+    };
+    changed.show("disabled", &job, json)
+}
+
+pub(super) async fn enable(args: EnableArgs) -> Result<ExitCode, Failure> {
+    let EnableArgs { job, what, sidecar, json } = args;
+    let mut client: JobServiceClient<Channel> = JobServiceClient::new(sidecar.sidecar()?.connect().await?);
+    let changed = if what.items.is_empty() {
+        let request = EnableServersRequest { job_name: job.clone(), server_ips: what.server_ips() };
+        let answer = client.enable_servers(timed(request)?).await.map_err(|status| refused(&status))?;
+        Changed::Servers(answer.into_inner().changed_server_ips)
+    } else {
+        let request = EnableItemsRequest { job_name: job.clone(), items: what.items };
+        let answer = client.enable_items(timed(request)?).await.map_err(|status| refused(&status))?;
+        Changed::Items(answer.into_inner().changed_items)
+    };
+    changed.show("enabled", &job, json)
+}
+
+fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
+    let mut request = authorized(message)?;
+    request.set_timeout(ANSWER_TIMEOUT);
+    Ok(request)
+}
+
+impl What {
+    fn server_ips(&self) -> Vec<String> {
+        self.servers.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// What a disabling does, as a question.
+fn question(job: &str, what: &What) -> String {
+    let job = printable(job);
+    if !what.items.is_empty() {
+        let items: Vec<_> = what.items.iter().map(ToString::to_string).collect();
+        return format!("No instance will execute item {} of {job} until it is enabled.", items.join(", "));
+    }
+    if what.all_servers {
+        return format!("No instance will execute any item of {job} until its servers are enabled.");
+    }
+    let servers = what.server_ips().join(", ");
+    format!(
+        "The instances of {job} on {servers} will lose their items to others until the server is enabled."
+    )
+}
+
+/// Asks on the terminal. Fails if the answer is not yes, or if there is no terminal.
+fn confirm(question: &str) -> Result<(), Failure> {
+    let not_confirmed = |reason: String| Failure { code: NOT_CONFIRMED, error: anyhow!(reason) };
+    if !io::stdin().is_terminal() {
+        return Err(not_confirmed(format!(
+            "nothing was done. {question} There is no terminal to confirm it: give `--yes`"
+        )));
+    }
+    let mut to_person = io::stderr().lock();
+    let mut answer = String::new();
+    write!(to_person, "{question}\nGo on? [y/N] ")
+        .and_then(|()| to_person.flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer))
+        .map_err(anyhow::Error::from)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(not_confirmed("nothing was done".to_owned())),
+    }
+}
+
+impl Changed {
+    fn show(&self, how: &str, job: &str, as_json: bool) -> Result<ExitCode, Failure> {
+        let text = match (self, as_json) {
+            (Self::Items(items), true) => super::json_line(&json!({ "changed_items": items })),
+            (Self::Servers(servers), true) => super::json_line(&json!({ "changed_server_ips": servers })),
+            (Self::Items(items), false) => {
+                items.iter().map(|item| format!("{how}  item {item} of {}\n", printable(job))).collect()
+            }
+            (Self::Servers(servers), false) => {
+                let line = |server: &String| format!("{how}  {} for {}\n", printable(server), printable(job));
+                servers.iter().map(line).collect()
+            }
+        };
+        print(if text.is_empty() { format!("nothing to do: already {how}\n") } else { text }.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,149 @@
+//! Disables and enables items and servers for an operator: reads the job's nodes, commits the plan, and goes on until everything is
+//! as wished. Bounded in attempts and in time. Decides nothing ([`crate::coordination::admin::switch`] does).
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::coordination::admin::switch::{SwitchRefusal, Wish, plan};
+use crate::coordination::job::picture::job_view::JobView;
+use crate::elasticjob::path::JobPaths;
+use crate::job::{Item, JobName};
+use crate::runner::nodes::snapshot;
+use crate::runner::shared::Shared;
+use crate::tree::{Error, WatchEvent};
+
+/// Attempts in a row that fail because nodes have changed.
+const ATTEMPTS_MAX: u32 = 5;
+/// How long the registry may take: it waits while the session is suspended.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// What was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Switched {
+    /// The items that were not as wished.
+    pub items: BTreeSet<Item>,
+    /// The servers that were not as wished.
+    pub servers: BTreeSet<Ipv4Addr>,
+}
+
+/// Why something is not as wished. What was changed before stays changed; a repetition goes on with the rest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// There is no session.
+    #[error("the sidecar has no session with the registry; try again")]
+    NoSession,
+    /// The registry cannot write.
+    #[error("nothing of job `{job}` was changed: {obstacle}")]
+    Unwritable {
+        /// The job.
+        job: JobName,
+        /// Why, and what to do.
+        obstacle: String,
+    },
+    /// The registry does not know the job.
+    #[error("the registry has no nodes of job `{0}`; check the name and the sidecar's namespace")]
+    Unknown(JobName),
+    /// The job's items are not known.
+    #[error("job `{0}` has no readable configuration, so its items are not known; write one first")]
+    NotConfigured(JobName),
+    /// The job has no such item.
+    #[error("job `{job}` has no item {item}; it has {total} items, from 0")]
+    NoItem {
+        /// The job.
+        job: JobName,
+        /// The item.
+        item: Item,
+        /// How many it has.
+        total: u32,
+    },
+    /// The job has no such server.
+    #[error("job `{job}` has no server {server}; it has {}", in_words(.known))]
+    NoServer {
+        /// The job.
+        job: JobName,
+        /// The server.
+        server: Ipv4Addr,
+        /// The servers that it has.
+        known: BTreeSet<Ipv4Addr>,
+    },
+    /// Nodes changed again and again.
+    #[error("the nodes of job `{job}` changed {ATTEMPTS_MAX} times in between, at last: {last}; try again")]
+    Changing {
+        /// The job.
+        job: JobName,
+        /// The last failure.
+        last: Error,
+    },
+    /// The nodes could not be read or written. If the outcome is unknown, some may have been written.
+    #[error("job `{job}`: {error}; try again: what is done is not done twice")]
+    Failed {
+        /// The job.
+        job: JobName,
+        /// How.
+        error: Error,
+    },
+    /// The registry did not answer in time.
+    #[error(
+        "the registry did not answer for job `{0}` within {LIMIT:?}; try again: what is done is not done twice"
+    )]
+    Late(JobName),
+}
+
+fn in_words(servers: &BTreeSet<Ipv4Addr>) -> String {
+    if servers.is_empty() {
+        return "none".to_owned();
+    }
+    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Makes items or servers as wished.
+pub async fn switch(shared: &Shared, job: &JobName, wish: &Wish) -> Result<Switched, SwitchError> {
+    tokio::select! {
+        switched = switch_at_once(shared, job, wish) => switched,
+        () = shared.clock.sleep(LIMIT) => Err(SwitchError::Late(job.clone())),
+    }
+}
+
+async fn switch_at_once(shared: &Shared, job: &JobName, wish: &Wish) -> Result<Switched, SwitchError> {
+    let session = shared.current.borrow().clone().ok_or(SwitchError::NoSession)?;
+    if let Some(obstacle) = session.obstacle() {
+        return Err(SwitchError::Unwritable { job: job.clone(), obstacle });
+    }
+    let paths = JobPaths::new(&shared.namespace, job);
+    let mut switched = Switched::default();
+    let mut attempt = 0;
+    loop {
+        let nodes = snapshot::read(&*session, paths.root()).await;
+        let nodes = nodes.map_err(|error| SwitchError::Failed { job: job.clone(), error })?;
+        if nodes.is_empty() {
+            return Err(SwitchError::Unknown(job.clone()));
+        }
+        let mut view = JobView::new(paths.root().clone());
+        view.apply(WatchEvent::Snapshot(nodes), shared.clock.now());
+        let plan = plan(&paths, &view, wish).map_err(|refusal| match refusal {
+            SwitchRefusal::NotConfigured => SwitchError::NotConfigured(job.clone()),
+            SwitchRefusal::NoItem(item, total) => SwitchError::NoItem { job: job.clone(), item, total },
+            SwitchRefusal::NoServer(server, known) => {
+                SwitchError::NoServer { job: job.clone(), server, known }
+            }
+        })?;
+        if plan.transaction.is_empty() {
+            return Ok(switched);
+        }
+        match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
+            Ok(_) => {
+                attempt = 0;
+                switched.items.extend(plan.items);
+                switched.servers.extend(plan.servers);
+            }
+            Err(last @ (Error::NoNode(_) | Error::NodeExists(_))) => {
+                attempt += 1;
+                if attempt == ATTEMPTS_MAX {
+                    return Err(SwitchError::Changing { job: job.clone(), last });
+                }
+            }
+            Err(error) => return Err(SwitchError::Failed { job: job.clone(), error }),
+        }
+    }
+}
