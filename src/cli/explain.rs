@@ -84,7 +84,7 @@ fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
     line(
         &mut text,
         &format!(
-            "as of {as_of}, next fire {}",
+            "as of {as_of:.0}, next fire {}",
             next.map_or_else(|| "none".to_owned(), |next| next.to_string())
         ),
     );
@@ -108,6 +108,7 @@ fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
             _ => format!("items {} to {}", first.item, last.item),
         };
         let mark = match first.verdict() {
+            ItemVerdict::Runs | ItemVerdict::Unspecified if first.because.iter().any(is_bad) => "!!",
             ItemVerdict::Runs | ItemVerdict::Unspecified => "ok",
             ItemVerdict::Waits => "..",
             ItemVerdict::Blocked => "no",
@@ -115,6 +116,10 @@ fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
         entry(&mut text, mark, &items, &first.because);
     }
     text
+}
+
+fn is_bad(finding: &Finding) -> bool {
+    matches!(finding.severity(), FindingSeverity::Warning | FindingSeverity::Error)
 }
 
 fn mark(finding: &Finding) -> &'static str {

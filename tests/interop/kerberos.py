@@ -14,6 +14,7 @@ from interop.members import LEADERS, MixedFleet
 from interop.secured import Access, attach_reshard_fail_over_and_trigger, fleet_on, super_user
 from support.kdc import REALM, Kdc
 from support.processes import PATIENCE, eventually
+from support.request_proxy import RequestProxy
 from support.zookeeper import ZooKeeperServer
 
 LOGIN = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
@@ -153,15 +154,21 @@ def test_a_service_that_the_realm_does_not_have_is_named(realm: Realm, fleet: tu
 
 
 @pytest.mark.parametrize("fleet", ["by-name"], indirect=True)
-def test_a_kdc_that_hangs_stops_no_item_of_a_living_session(realm: Realm, fleet: tuple[MixedFleet, Access]) -> None:
+def test_while_the_kdc_is_down_a_sidecar_connects_again_with_the_ticket_that_it_has(
+    realm: Realm, fleet: tuple[MixedFleet, Access]
+) -> None:
     realm.take_ticket()
     mixed, _ = fleet
+    proxy = RequestProxy(realm.server.port)
+    realm.server.address = f"localhost:{proxy.address.split(':')[1]}"
     mixed.ours(1, session=6.0)
     mixed.assert_once(mixed.fire())
-    realm.kdc.freeze()
+    realm.kdc.kill()
     try:
-        # The ticket for the service is in the cache.
-        realm.server.restart()
-        mixed.assert_once(mixed.fire())
+        proxy.cut()
+        fire = mixed.start_fire()
+        eventually("each item", lambda: mixed.executed(fire) == {0, 1, 2, 3})
+        mixed.assert_once(fire)
     finally:
-        realm.kdc.thaw()
+        realm.kdc.start()
+        proxy.end()

@@ -47,7 +47,11 @@ class Kdc(Process):
         os.environ["KRB5_CONFIG"] = str(self.configuration)
         os.environ["KRB5_KDC_PROFILE"] = str(profile)
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
-        super().__init__("kdc", [_program("krb5kdc"), "-n"], folder, dict(os.environ), pipe=False)
+        self.start()
+
+    def start(self) -> None:
+        """Starts the KDC, also again."""
+        super().__init__("kdc", [_program("krb5kdc"), "-n"], self.folder, dict(os.environ), pipe=False)
 
     def key(self, principal: str) -> Path:
         """Adds a principal; returns the file with its key."""

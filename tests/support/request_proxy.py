@@ -69,6 +69,10 @@ class RequestProxy:
             self._to_hold = marked
         return marked
 
+    def cut(self) -> None:
+        """Ends all connections. New ones are accepted."""
+        self._reset()
+
     def welcome(self) -> None:
         """Accepts connections again."""
         self._refuses = False

@@ -4,6 +4,9 @@
 //! The user's ticket is in the cache of the process (`KRB5CCNAME`), where `kinit` or `k5start` put it. The ticket for the service is
 //! gained here, before the client library needs it: the library would ask for it on a thread of the runtime, and without a ticket it
 //! would connect again and again without a pause. The answer stays in the cache, where the library finds it.
+//!
+//! The library also wants to forward the user's ticket, for which it asks the KDC at each connection. So the same is tried here first: a
+//! KDC that does not answer must not hold up a thread of the runtime, which has two.
 
 use std::time::Duration;
 
