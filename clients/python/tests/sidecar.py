@@ -360,6 +360,26 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.CancelExecutionsResponse:
         return job_service_pb2.CancelExecutionsResponse()
 
+    async def DisableItems(  # noqa: N802
+        self, request: job_service_pb2.DisableItemsRequest, context: Any
+    ) -> job_service_pb2.DisableItemsResponse:
+        return job_service_pb2.DisableItemsResponse()
+
+    async def EnableItems(  # noqa: N802
+        self, request: job_service_pb2.EnableItemsRequest, context: Any
+    ) -> job_service_pb2.EnableItemsResponse:
+        return job_service_pb2.EnableItemsResponse()
+
+    async def DisableServers(  # noqa: N802
+        self, request: job_service_pb2.DisableServersRequest, context: Any
+    ) -> job_service_pb2.DisableServersResponse:
+        return job_service_pb2.DisableServersResponse()
+
+    async def EnableServers(  # noqa: N802
+        self, request: job_service_pb2.EnableServersRequest, context: Any
+    ) -> job_service_pb2.EnableServersResponse:
+        return job_service_pb2.EnableServersResponse()
+
     async def ReportListener(  # noqa: N802
         self, request: listener_pb2.ReportListenerRequest, context: Any
     ) -> listener_pb2.ReportListenerResponse:
