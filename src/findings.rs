@@ -92,7 +92,7 @@ pub enum Cause {
     /// The item has a running node of an instance that is not online.
     ItemRunningStale(Item, InstanceId),
     /// The item has been executed since before its last fire.
-    ItemRunningLong(Item, Timestamp),
+    ItemRunningLong(Item),
     /// Another instance is to take the item over from one that crashed.
     ItemFailoverWaits(Item),
     /// The execution waits for the lock of its item.
@@ -207,7 +207,7 @@ impl Cause {
             Self::ItemOwnerAway(..) => ("ITEM_OWNER_AWAY", Warning, Waits),
             Self::ItemServerDisabled(..) => ("ITEM_SERVER_DISABLED", Error, Blocks),
             Self::ItemRunningStale(..) => ("ITEM_RUNNING_STALE", Error, Blocks),
-            Self::ItemRunningLong(..) => ("ITEM_RUNNING_LONG", Warning, Waits),
+            Self::ItemRunningLong(_) => ("ITEM_RUNNING_LONG", Warning, Waits),
             Self::ItemFailoverWaits(_) => ("ITEM_FAILOVER_WAITS", Warning, Waits),
             Self::ItemWaitsForLock { .. } => ("ITEM_WAITS_FOR_LOCK", Warning, Waits),
             Self::ItemMisfired(_) => ("ITEM_MISFIRED", Info, None),
@@ -243,7 +243,7 @@ impl Cause {
             | Self::ItemOwnerAway(item, _)
             | Self::ItemServerDisabled(item, _)
             | Self::ItemRunningStale(item, _)
-            | Self::ItemRunningLong(item, _)
+            | Self::ItemRunningLong(item)
             | Self::ItemFailoverWaits(item)
             | Self::ItemWaitsForLock { item, .. }
             | Self::ItemMisfired(item)
@@ -303,8 +303,8 @@ impl Cause {
                     "its running node is of `{owner}`, which is not online: nobody executes the item, and nobody may"
                 )
             }
-            Self::ItemRunningLong(_, since) => {
-                format!("it has been executed since {since:.0}, which is before its last fire")
+            Self::ItemRunningLong(_) => {
+                "it has been executed for so long that it was due again meanwhile".to_owned()
             }
             Self::ItemFailoverWaits(_) => {
                 "an instance that executed it has crashed, and another one is to take it over".to_owned()
@@ -343,7 +343,7 @@ impl Cause {
             Self::ReshardingWaitsForJavaFire(_) => {
                 return format!("wait for the fire, or make the job fire: sidekeeper trigger {job}");
             }
-            Self::ItemRunningLong(item, _) => {
+            Self::ItemRunningLong(item) => {
                 return format!(
                     "wait, or cancel it at the sidecar of its instance: sidekeeper cancel {job} --item {item}"
                 );

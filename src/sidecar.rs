@@ -341,7 +341,8 @@ fn warn_of_open_doors(config: &Config) {
     }
 }
 
-async fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
+/// The registry of a configuration.
+pub(crate) async fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
     let Some(connect) = &config.zookeeper else {
         let embedded = match &config.data_dir {
             Some(folder) => Embedded::open(folder)?,

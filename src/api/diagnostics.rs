@@ -52,7 +52,8 @@ impl DiagnosticsService for Diagnostics {
     }
 }
 
-fn read(request: &proto::ExplainJobRequest) -> Result<(JobName, BTreeSet<Item>), InvalidRequest> {
+/// The job and the items of a request.
+pub fn read(request: &proto::ExplainJobRequest) -> Result<(JobName, BTreeSet<Item>), InvalidRequest> {
     let job = JobName::parse(&request.job_name)
         .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]))?;
     let most = usize::try_from(SHARDING_TOTAL_COUNT_MAX).unwrap_or(usize::MAX);
@@ -70,7 +71,8 @@ fn without_texts(explanation: Explanation) -> Explanation {
     Explanation { items, findings: hide(explanation.findings), ..explanation }
 }
 
-fn to_message(job: &JobName, explanation: Explanation, as_of: Timestamp) -> proto::ExplainJobResponse {
+/// An explanation as the API has it.
+pub fn to_message(job: &JobName, explanation: Explanation, as_of: Timestamp) -> proto::ExplainJobResponse {
     let Explanation { items, findings, instances, leader, next_fire, total } = explanation;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     proto::ExplainJobResponse {

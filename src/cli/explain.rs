@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
+use super::registry::{Registry, RegistryArgs, failed};
 use super::{Failure, print};
+use crate::api::{diagnostics, status};
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::finding_subject::Subject;
 use crate::proto::{
     ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemExplanation, ItemVerdict,
 };
+use crate::runner::admin::explain_job;
 
 /// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,6 +38,8 @@ pub(super) struct ExplainArgs {
     items: Vec<u32>,
     #[command(flatten)]
     sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
@@ -44,18 +49,33 @@ pub(super) struct ExplainArgs {
 }
 
 pub(super) async fn explain(args: ExplainArgs) -> Result<ExitCode, Failure> {
-    let sidecar = args.sidecar.sidecar()?;
-    let channel = sidecar.connect().await?;
-    let mut client = DiagnosticsServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let mut request = authorized(ExplainJobRequest { job_name: args.job.clone(), items: args.items })?;
-    request.set_timeout(ANSWER_TIMEOUT);
-    let answer = client.explain_job(request).await.map_err(|status| refused(&status))?.into_inner();
+    let request = ExplainJobRequest { job_name: args.job.clone(), items: args.items };
+    let answer = match args.registry.open().await? {
+        Some(registry) => explain_in(&registry, &request).await?,
+        None => ask(&args.sidecar, request).await?,
+    };
     print(
         if args.json { super::json_line(&in_json(&answer)) } else { in_words(&args.job, &answer) }.as_bytes(),
     )?;
     let is_blocked = answer.items.iter().any(|item| item.verdict() == ItemVerdict::Blocked)
         || answer.findings.iter().any(|finding| finding.severity() == FindingSeverity::Error);
     Ok(if args.exit_code && is_blocked { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+}
+
+async fn ask(sidecar: &SidecarArgs, request: ExplainJobRequest) -> Result<ExplainJobResponse, Failure> {
+    let channel = sidecar.sidecar()?.connect().await?;
+    let mut client = DiagnosticsServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut request = authorized(request)?;
+    request.set_timeout(ANSWER_TIMEOUT);
+    Ok(client.explain_job(request).await.map_err(|status| refused(&status))?.into_inner())
+}
+
+async fn explain_in(registry: &Registry, request: &ExplainJobRequest) -> Result<ExplainJobResponse, Failure> {
+    let (job, items) = diagnostics::read(request).map_err(|invalid| failed(&invalid.to_status()))?;
+    let explained = explain_job::explain_in(registry.namespace(), &job, &items).await;
+    registry.session.close().await;
+    let (explanation, as_of) = explained.map_err(|error| failed(&status::of_explain(&error)))?;
+    Ok(diagnostics::to_message(&job, explanation, as_of))
 }
 
 /// A line about the job, what concerns it as a whole, and its items, with one entry for neighbours without findings.

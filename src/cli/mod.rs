@@ -11,6 +11,7 @@ mod endpoint;
 mod explain;
 mod held;
 mod lock;
+mod registry;
 mod run;
 mod serve;
 mod sticky;

@@ -12,9 +12,14 @@ use tonic::transport::Channel;
 
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
-use super::{Failure, print};
+use super::registry::{Registry, RegistryArgs, failed};
+use super::{Failure, USAGE, print};
+use crate::api::status;
+use crate::coordination::admin::switch::{Switch, Wish};
+use crate::job::{Item, JobName};
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{DisableItemsRequest, DisableServersRequest, EnableItemsRequest, EnableServersRequest};
+use crate::runner::admin::switch;
 
 /// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,6 +48,8 @@ pub(super) struct EnableArgs {
     what: What,
     #[command(flatten)]
     sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
@@ -64,37 +71,79 @@ enum Changed {
 }
 
 pub(super) async fn disable(args: DisableArgs) -> Result<ExitCode, Failure> {
-    let EnableArgs { job, what, sidecar, json } = args.common;
-    let sidecar = sidecar.sidecar()?;
-    if !args.yes {
-        confirm(&question(&job, &what))?;
+    let DisableArgs { common: args, yes } = args;
+    if !yes {
+        confirm(&question(&args.job, &args.what))?;
     }
-    let mut client = JobServiceClient::new(sidecar.connect().await?);
-    let changed = if what.items.is_empty() {
-        let request = DisableServersRequest { job_name: job.clone(), server_ips: what.server_ips() };
-        let answer = client.disable_servers(timed(request)?).await.map_err(|status| refused(&status))?;
-        Changed::Servers(answer.into_inner().changed_server_ips)
-    } else {
-        let request = DisableItemsRequest { job_name: job.clone(), items: what.items };
-        let answer = client.disable_items(timed(request)?).await.map_err(|status| refused(&status))?;
-        Changed::Items(answer.into_inner().changed_items)
-    };
-    changed.show("disabled", &job, json)
+    let changed = carry_out(&args, Switch::Disabled).await?;
+    changed.show("disabled", &args.job, args.json)
 }
 
 pub(super) async fn enable(args: EnableArgs) -> Result<ExitCode, Failure> {
-    let EnableArgs { job, what, sidecar, json } = args;
-    let mut client: JobServiceClient<Channel> = JobServiceClient::new(sidecar.sidecar()?.connect().await?);
-    let changed = if what.items.is_empty() {
-        let request = EnableServersRequest { job_name: job.clone(), server_ips: what.server_ips() };
-        let answer = client.enable_servers(timed(request)?).await.map_err(|status| refused(&status))?;
-        Changed::Servers(answer.into_inner().changed_server_ips)
-    } else {
-        let request = EnableItemsRequest { job_name: job.clone(), items: what.items };
-        let answer = client.enable_items(timed(request)?).await.map_err(|status| refused(&status))?;
-        Changed::Items(answer.into_inner().changed_items)
+    let changed = carry_out(&args, Switch::Enabled).await?;
+    changed.show("enabled", &args.job, args.json)
+}
+
+async fn carry_out(args: &EnableArgs, switch: Switch) -> Result<Changed, Failure> {
+    match args.registry.open().await? {
+        Some(registry) => switch_in(&registry, args, switch).await,
+        None => {
+            let channel = args.sidecar.sidecar()?.connect().await?;
+            ask(JobServiceClient::new(channel), args, switch).await
+        }
+    }
+}
+
+async fn ask(
+    mut client: JobServiceClient<Channel>,
+    args: &EnableArgs,
+    switch: Switch,
+) -> Result<Changed, Failure> {
+    let (job_name, items, server_ips) = (args.job.clone(), args.what.items.clone(), args.what.server_ips());
+    let changed = match (items.is_empty(), switch) {
+        (true, Switch::Disabled) => {
+            let request = timed(DisableServersRequest { job_name, server_ips })?;
+            client
+                .disable_servers(request)
+                .await
+                .map(|answer| Changed::Servers(answer.into_inner().changed_server_ips))
+        }
+        (true, Switch::Enabled) => {
+            let request = timed(EnableServersRequest { job_name, server_ips })?;
+            client
+                .enable_servers(request)
+                .await
+                .map(|answer| Changed::Servers(answer.into_inner().changed_server_ips))
+        }
+        (false, Switch::Disabled) => {
+            let request = timed(DisableItemsRequest { job_name, items })?;
+            client
+                .disable_items(request)
+                .await
+                .map(|answer| Changed::Items(answer.into_inner().changed_items))
+        }
+        (false, Switch::Enabled) => {
+            let request = timed(EnableItemsRequest { job_name, items })?;
+            client.enable_items(request).await.map(|answer| Changed::Items(answer.into_inner().changed_items))
+        }
     };
-    changed.show("enabled", &job, json)
+    changed.map_err(|status| refused(&status))
+}
+
+async fn switch_in(registry: &Registry, args: &EnableArgs, switch: Switch) -> Result<Changed, Failure> {
+    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
+    let What { items, servers, .. } = &args.what;
+    let wish = match items.is_empty() {
+        true => Wish::Servers(servers.iter().copied().collect(), switch),
+        false => Wish::Items(items.iter().copied().map(Item).collect(), switch),
+    };
+    let switched = switch::switch_in(registry.namespace(), &job, &wish).await;
+    registry.session.close().await;
+    let switched = switched.map_err(|error| failed(&status::of_switch(&error)))?;
+    Ok(match wish {
+        Wish::Items(..) => Changed::Items(switched.items.into_iter().map(|item| item.0).collect()),
+        Wish::Servers(..) => Changed::Servers(switched.servers.iter().map(ToString::to_string).collect()),
+    })
 }
 
 fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {

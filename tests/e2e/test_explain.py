@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import re
 import subprocess
 
 from support.application import Application
@@ -26,11 +28,12 @@ def test_op_4_an_item_that_is_disabled_and_forgotten_is_found_and_enabled(fleet:
     assert [item for item, verdict in found.verdicts().items() if verdict == "BLOCKED"] == [3]
     [finding] = found.of(3)
     assert finding["paths"] == [fleet.tree.path("sharding/3/disabled")]
+    since = re.sub(r"\.\d+", "", finding["since"])
     said = in_words(sidecar).splitlines()
     assert said[0].startswith("orderSync: 6 items, 3 instances (0 Java), leader 10.0.0.")
     assert said[2:] == [
         "ok  items 0 to 2",
-        "no  item 3          the item is disabled  ITEM_DISABLED",
+        f"no  item 3          the item is disabled, since {since}  ITEM_DISABLED",
         f"                    {fleet.tree.path('sharding/3/disabled')}",
         "                    -> sidekeeper enable orderSync --item 3",
         "ok  items 4 to 5",
@@ -166,6 +169,45 @@ def test_items_and_servers_are_disabled_after_a_confirmation_and_enabled(fleet: 
         status, _, error = command("disable", JOB, *words, "--yes")
         assert status == 1
         assert says in error
+
+
+def test_without_any_sidecar_zookeeper_itself_is_asked_and_nothing_is_registered(fleet: Fleet) -> None:
+    application = fleet.application(fleet.sidecar(1), cron=NEVER)
+    fleet.settle(application)
+
+    def command(*words: str, address: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        registry = ["--zookeeper", address or fleet.server.address, "--namespace", fleet.namespace]
+        call = [str(sidekeeper_binary()), *words, *registry]
+        environment = {**os.environ, **environment}
+        return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+
+    application.kill()
+    application.sidecar.kill()
+    eventually("nobody is online", lambda: fleet.tree.children("instances") == [])
+    before = fleet.tree.nodes()
+    told = command("explain", JOB, "--json", "--exit-code")
+    assert told.returncode == 2, told.stderr
+    codes = {one["code"] for one in json.loads(told.stdout)["findings"]}
+    assert codes == {"JOB_NO_INSTANCES"}
+    assert command("explain", JOB).stdout.startswith("orderSync: 6 items, 0 instances (0 Java), leader none\n")
+    assert fleet.tree.nodes() == before
+    assert command("disable", JOB, "--item", "2", "--yes").stdout == "disabled  item 2 of orderSync\n"
+    assert fleet.tree.get("sharding/2/disabled") == ""
+    assert command("disable", JOB, "--server", "10.0.0.1", "--yes").stdout == "disabled  10.0.0.1 for orderSync\n"
+    assert command("enable", JOB, "--all-servers").stdout == "enabled  10.0.0.1 for orderSync\n"
+    assert command("enable", JOB, "--item", "2", "--json").stdout == '{"changed_items":[2]}\n'
+    assert fleet.tree.nodes() == before | {"servers/10.0.0.1": fleet.tree.nodes()["servers/10.0.0.1"]}
+    for words, status, says in (
+        (["explain", "nothing"], 1, "the registry has no nodes of job `nothing`"),
+        (["explain", JOB, "--item", "6"], 1, "has no item 6"),
+        (["enable", JOB, "--server", "10.0.0.9"], 1, "has no server 10.0.0.9"),
+        (["explain", JOB, "--endpoint", "127.0.0.1:7070"], 64, "cannot be used with"),
+    ):
+        refused = command(*words)
+        assert (refused.returncode, says in refused.stderr) == (status, True), refused.stderr
+    away = command("explain", JOB, address="127.0.0.1:1", SIDEKEEPER_CONNECTION_TIMEOUT="200ms")
+    assert away.returncode == 75, away.stderr
+    assert "no session with ZooKeeper: " in away.stderr
 
 
 def ended(applications: list[Application]) -> list[int]:

@@ -355,6 +355,8 @@ async fn some_items_are_explained_and_unknown_ones_and_jobs_are_refused() {
     let finding = &answer.items[0].because[0];
     assert_eq!(finding.subject.clone().unwrap().subject, Some(Subject::Item(2)));
     assert_eq!(finding.paths, [fleet.nodes.path("sharding/2/disabled").to_string()]);
+    let since = finding.since.unwrap().seconds;
+    assert!((answer.as_of.unwrap().seconds - since).abs() < 60, "{answer:#?}");
     for (job, items, code, says) in [
         (JOB, &[4][..], Code::InvalidArgument, "has no item 4; allowed: 0 to 3"),
         ("nothing", &[], Code::NotFound, "no nodes of job `nothing`"),

@@ -13,11 +13,11 @@ use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::nodes::{ConfigView, ItemView, ServerStatus};
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
-use crate::elasticjob::path::{Folder, JobPaths, Place};
+use crate::elasticjob::path::{Folder, JobPaths};
 use crate::extension::path::ExtensionPaths;
 use crate::findings::{Cause, Effect, Finding, Severity, Text};
 use crate::job::{InstanceId, Item, Problem};
-use crate::tree::{Node, WatchEvent};
+use crate::tree::{Node, Path, WatchEvent};
 
 /// Whether an item runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub struct Evidence {
     paths: JobPaths,
     picture: Picture,
     settings: Option<Settings>,
-    /// Since when items are executed, by the registry's clock.
-    running_since: BTreeMap<Item, Timestamp>,
+    /// When each node was written last, by the registry's clock.
+    written: BTreeMap<Path, Timestamp>,
     now: Timestamp,
     /// The job's status, to which the sidecar adds what only it knows.
     pub status: JobStatus,
@@ -83,21 +83,14 @@ impl Evidence {
         fleet: Vec<Node>,
         now: Now,
     ) -> Self {
-        let mut running_since = BTreeMap::new();
-        for node in &nodes {
-            let relative = node.path.as_str().strip_prefix(paths.root().as_str()).unwrap_or_default();
-            if let Place::Running(item) = Place::of(relative.trim_start_matches('/'))
-                && let Ok(since) = Timestamp::from_millisecond(node.stat.modified_ms)
-            {
-                running_since.insert(item, since);
-            }
-        }
+        let time = |node: &Node| Timestamp::from_millisecond(node.stat.modified_ms).ok();
+        let written = nodes.iter().filter_map(|node| Some((node.path.clone(), time(node)?))).collect();
         let mut picture = Picture::unknown(paths, own_paths);
         picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
         picture.apply_fleet(WatchEvent::Snapshot(fleet));
         let mut settings = None;
         let status = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now.wall);
-        Self { paths: paths.clone(), picture, settings, running_since, now: now.wall, status }
+        Self { paths: paths.clone(), picture, settings, written, now: now.wall, status }
     }
 
     /// Explains these items, or all.
@@ -119,6 +112,12 @@ impl Evidence {
         }
     }
 
+    /// A finding that began when its node was written.
+    fn written(&self, cause: Cause, path: Path) -> Finding {
+        let since = self.written.get(&path).copied();
+        Finding::at(cause, path).since(since)
+    }
+
     /// What concerns the whole job.
     fn of_job(&self) -> Vec<Finding> {
         let (view, paths) = (&self.picture.nodes, &self.paths);
@@ -129,7 +128,7 @@ impl Evidence {
             instances.keys().filter(|id| !is_enabled(id)).filter_map(InstanceId::server_ip).collect();
         let all_are_disabled = !instances.is_empty() && !instances.keys().any(is_enabled);
         for server in disabled.iter().filter(|_| !all_are_disabled) {
-            found.push(Finding::at(Cause::ServerDisabled(*server), paths.server(*server)));
+            found.push(self.written(Cause::ServerDisabled(*server), paths.server(*server)));
         }
         if instances.is_empty() {
             found.push(Finding::at(Cause::JobNoInstances, paths.folder(Folder::Instances)));
@@ -145,7 +144,7 @@ impl Evidence {
         }
         found.extend(self.of_resharding());
         for instance in view.triggers() {
-            found.push(Finding::at(Cause::TriggerWaits(instance.clone()), paths.trigger(instance)));
+            found.push(self.written(Cause::TriggerWaits(instance.clone()), paths.trigger(instance)));
         }
         found
     }
@@ -159,7 +158,7 @@ impl Evidence {
             ConfigView::Unreadable => {
                 let texts = view.problems().filter(is_of_config).map(|problem| problem.message);
                 let text = Text::Shown(texts.collect::<Vec<_>>().join("; "));
-                found.push(Finding::at(Cause::JobConfigUnreadable(text), paths.config()));
+                found.push(self.written(Cause::JobConfigUnreadable(text), paths.config()));
             }
             ConfigView::Valid(_) => {
                 let settings = self.settings.iter().flat_map(|settings| settings.problems.iter().cloned());
@@ -174,7 +173,7 @@ impl Evidence {
                     } else {
                         Cause::JobSettingWrong(text)
                     };
-                    found.push(Finding::at(cause, paths.config()));
+                    found.push(self.written(cause, paths.config()));
                 }
             }
         }
@@ -190,7 +189,7 @@ impl Evidence {
         // A server's node that cannot be read counts as disabled, and is a finding of its own.
         for problem in view.problems().filter(|problem| !is_of_config(problem)) {
             let Problem { path, message } = problem;
-            found.push(Finding::at(Cause::NodeUnreadable(Text::Shown(message)), path));
+            found.push(self.written(Cause::NodeUnreadable(Text::Shown(message)), path));
         }
         found
     }
@@ -198,7 +197,7 @@ impl Evidence {
     fn of_resharding(&self) -> Option<Finding> {
         let (view, paths) = (&self.picture.nodes, &self.paths);
         if view.processing() {
-            return Some(Finding::at(Cause::ReshardingGoesOn, paths.processing()));
+            return Some(self.written(Cause::ReshardingGoesOn, paths.processing()));
         }
         // Without instances nobody reshards.
         if !view.necessary() || view.instances().is_empty() {
@@ -211,7 +210,7 @@ impl Evidence {
             Some(leader) if leader.is_java() => Cause::ReshardingWaitsForJavaFire(leader.clone()),
             Some(_) | None => Cause::ReshardingGoesOn,
         };
-        Some(Finding::at(cause, paths.necessary()))
+        Some(self.written(cause, paths.necessary()))
     }
 
     fn of_item(&self, item: Item, of_job: Effect) -> ItemExplanation {
@@ -220,13 +219,13 @@ impl Evidence {
         let mut because: Vec<_> = self.of_owner(item, known, of_job).into_iter().collect();
         because.extend(self.of_execution(item, known));
         if known.disabled {
-            because.push(Finding::at(Cause::ItemDisabled(item), self.paths.item_child(item, "disabled")));
+            because.push(self.written(Cause::ItemDisabled(item), self.paths.item_child(item, "disabled")));
         }
         if self.picture.nodes.failover_items().contains(&item) {
-            because.push(Finding::at(Cause::ItemFailoverWaits(item), self.paths.failover_item(item)));
+            because.push(self.written(Cause::ItemFailoverWaits(item), self.paths.failover_item(item)));
         }
         if known.misfire {
-            because.push(Finding::at(Cause::ItemMisfired(item), self.paths.item_misfire(item)));
+            because.push(self.written(Cause::ItemMisfired(item), self.paths.item_misfire(item)));
         }
         let status = self.status.items.iter().find(|status| status.item == item);
         because.extend(status.into_iter().flat_map(|status| self.of_sidecar(status)));
@@ -261,7 +260,7 @@ impl Evidence {
         }
         let server = id.server_ip()?;
         let is_disabled = !view.is_enabled(server) && of_job != Effect::Blocks;
-        is_disabled.then(|| Finding::at(Cause::ItemServerDisabled(item, id), paths.server(server)))
+        is_disabled.then(|| self.written(Cause::ItemServerDisabled(item, id), paths.server(server)))
     }
 
     /// Whether the name of an offline instance keeps its items for the grace.
@@ -275,18 +274,17 @@ impl Evidence {
     fn of_execution(&self, item: Item, known: &ItemView) -> Option<Finding> {
         let view = &self.picture.nodes;
         let running = known.running.as_ref()?;
-        let (path, since) = (self.paths.item_running(item), self.running_since.get(&item).copied());
+        let path = self.paths.item_running(item);
         if let Some(owner) = &running.owner
             && !view.instances().contains_key(owner)
             && self.picture.fleet.member(owner).is_none()
         {
-            let cause = Cause::ItemRunningStale(item, owner.clone());
-            return Some(Finding::at(cause, path).since(since));
+            return Some(self.written(Cause::ItemRunningStale(item, owner.clone()), path));
         }
-        let since = since?;
+        let since = self.written.get(&path).copied()?;
         let schedule = self.settings.as_ref()?.schedule.as_ref()?;
         let fired = schedule.next_after(since).is_some_and(|next| next <= self.now);
-        fired.then(|| Finding::at(Cause::ItemRunningLong(item, since), path).since(Some(since)))
+        fired.then(|| self.written(Cause::ItemRunningLong(item), path))
     }
 
     /// What only the sidecar of the item's owner knows.

@@ -10,6 +10,7 @@ use crate::coordination::admin::explain::{Evidence, Explanation};
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
 use crate::job::{Item, JobName};
+use crate::runner::admin::Namespace;
 use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
 use crate::tree::Error;
@@ -24,7 +25,7 @@ pub enum ExplainError {
     #[error("the sidecar has no session with the registry; try again")]
     NoSession,
     /// The registry does not know the job.
-    #[error("the registry has no nodes of job `{0}`; check the name and the sidecar's namespace")]
+    #[error("the registry has no nodes of job `{0}`; check the name and the namespace")]
     Unknown(JobName),
     /// The job has no such item.
     #[error("job `{job}` has no item {item}; allowed: 0 to {last}")]
@@ -49,44 +50,61 @@ pub enum ExplainError {
     Late(JobName),
 }
 
-/// Explains these items of a job, or all; and when the nodes were read.
+/// Explains these items of a job, or all, with what only this sidecar knows; and when the nodes were read.
 pub async fn explain(
     shared: &Shared,
     job: &JobName,
     items: &BTreeSet<Item>,
 ) -> Result<(Explanation, Timestamp), ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
-    let paths = JobPaths::new(&shared.namespace, job);
-    let own_paths = ExtensionPaths::new(&shared.namespace, job);
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let (mut evidence, as_of) = read(namespace, job).await?;
+    shared.outcomes.add_to(job, &mut evidence.status);
+    shared.lock_waits.add_to(job, &mut evidence.status);
+    Ok((conclude(&evidence, job, items)?, as_of))
+}
+
+/// The same, with what the registry has, and nothing else.
+pub async fn explain_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    items: &BTreeSet<Item>,
+) -> Result<(Explanation, Timestamp), ExplainError> {
+    let (evidence, as_of) = read(namespace, job).await?;
+    Ok((conclude(&evidence, job, items)?, as_of))
+}
+
+/// Reads the nodes; and when.
+async fn read(namespace: Namespace<'_>, job: &JobName) -> Result<(Evidence, Timestamp), ExplainError> {
+    let Namespace { session, root, clock } = namespace;
+    let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
     let fleet_paths = own_paths.fleet();
     // An instance publishes its profile in the transaction that registers it, so the profiles are read first: what is registered
     // after them is newer, not silent.
     let read = async {
-        let fleet = snapshot::read(&*session, fleet_paths.root()).await?;
-        Ok((fleet, snapshot::read(&*session, paths.root()).await?))
-    };
-    let late = async {
-        shared.clock.sleep(LIMIT).await;
+        let fleet = snapshot::read(&**session, fleet_paths.root()).await?;
+        Ok((fleet, snapshot::read(&**session, paths.root()).await?))
     };
     let read = tokio::select! {
         read = read => read.map_err(|error| ExplainError::Unread { job: job.clone(), error }),
-        () = late => Err(ExplainError::Late(job.clone())),
+        () = clock.sleep(LIMIT) => Err(ExplainError::Late(job.clone())),
     };
     let (fleet, nodes) = read?;
     if nodes.is_empty() {
         return Err(ExplainError::Unknown(job.clone()));
     }
-    let now = shared.clock.now();
-    let mut evidence = Evidence::new(&paths, &own_paths, nodes, fleet, now);
-    shared.outcomes.add_to(job, &mut evidence.status);
-    shared.lock_waits.add_to(job, &mut evidence.status);
-    let total =
-        evidence.status.configuration.as_ref().map(|configuration| configuration.sharding_total_count);
+    let now = clock.now();
+    Ok((Evidence::new(&paths, &own_paths, nodes, fleet, now), now.wall))
+}
+
+fn conclude(evidence: &Evidence, job: &JobName, items: &BTreeSet<Item>) -> Result<Explanation, ExplainError> {
+    let configuration = evidence.status.configuration.as_ref();
+    let total = configuration.map(|configuration| configuration.sharding_total_count);
     if let Some(total) = total
         && let Some(item) = items.iter().find(|item| item.0 >= total)
     {
         let last = Item(total.saturating_sub(1));
         return Err(ExplainError::NoItem { job: job.clone(), item: *item, last });
     }
-    Ok((evidence.explain(items), now.wall))
+    Ok(evidence.explain(items))
 }

@@ -9,3 +9,20 @@ pub mod explain_job;
 pub mod observer;
 pub mod switch;
 pub mod trigger_job;
+
+use std::sync::Arc;
+
+use crate::registry::Session;
+use crate::runner::clock::Clock;
+use crate::tree::Path;
+
+/// The jobs of a namespace, as a session reaches them: a sidecar's, or that of a command.
+#[derive(Clone, Copy)]
+pub struct Namespace<'a> {
+    /// The session.
+    pub session: &'a Arc<dyn Session>,
+    /// The node below which the jobs are.
+    pub root: &'a Path,
+    /// The clock.
+    pub clock: &'a Clock,
+}

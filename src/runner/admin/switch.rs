@@ -9,6 +9,7 @@ use crate::coordination::admin::switch::{SwitchRefusal, Wish, plan};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{Item, JobName};
+use crate::runner::admin::Namespace;
 use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
 use crate::tree::{Error, WatchEvent};
@@ -42,7 +43,7 @@ pub enum SwitchError {
         obstacle: String,
     },
     /// The registry does not know the job.
-    #[error("the registry has no nodes of job `{0}`; check the name and the sidecar's namespace")]
+    #[error("the registry has no nodes of job `{0}`; check the name and the namespace")]
     Unknown(JobName),
     /// The job's items are not known.
     #[error("job `{0}` has no readable configuration, so its items are not known; write one first")]
@@ -90,37 +91,56 @@ pub enum SwitchError {
     Late(JobName),
 }
 
+/// How many servers an error names: it is sent in a header.
+const NAMED: usize = 10;
+
 fn in_words(servers: &BTreeSet<Ipv4Addr>) -> String {
     if servers.is_empty() {
         return "none".to_owned();
     }
-    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    let named = servers.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let more = servers.len().saturating_sub(NAMED);
+    if more == 0 { named } else { format!("{named} and {more} more") }
 }
 
-/// Makes items or servers as wished.
+/// Makes items or servers as wished, on the sidecar's session.
 pub async fn switch(shared: &Shared, job: &JobName, wish: &Wish) -> Result<Switched, SwitchError> {
+    let session = shared.current.borrow().clone().ok_or(SwitchError::NoSession)?;
+    switch_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job, wish).await
+}
+
+/// The same, on another session.
+pub async fn switch_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &Wish,
+) -> Result<Switched, SwitchError> {
     tokio::select! {
-        switched = switch_at_once(shared, job, wish) => switched,
-        () = shared.clock.sleep(LIMIT) => Err(SwitchError::Late(job.clone())),
+        switched = switch_at_once(namespace, job, wish) => switched,
+        () = namespace.clock.sleep(LIMIT) => Err(SwitchError::Late(job.clone())),
     }
 }
 
-async fn switch_at_once(shared: &Shared, job: &JobName, wish: &Wish) -> Result<Switched, SwitchError> {
-    let session = shared.current.borrow().clone().ok_or(SwitchError::NoSession)?;
+async fn switch_at_once(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &Wish,
+) -> Result<Switched, SwitchError> {
+    let Namespace { session, root, clock } = namespace;
     if let Some(obstacle) = session.obstacle() {
         return Err(SwitchError::Unwritable { job: job.clone(), obstacle });
     }
-    let paths = JobPaths::new(&shared.namespace, job);
+    let paths = JobPaths::new(root, job);
     let mut switched = Switched::default();
     let mut attempt = 0;
     loop {
-        let nodes = snapshot::read(&*session, paths.root()).await;
+        let nodes = snapshot::read(&**session, paths.root()).await;
         let nodes = nodes.map_err(|error| SwitchError::Failed { job: job.clone(), error })?;
         if nodes.is_empty() {
             return Err(SwitchError::Unknown(job.clone()));
         }
         let mut view = JobView::new(paths.root().clone());
-        view.apply(WatchEvent::Snapshot(nodes), shared.clock.now());
+        view.apply(WatchEvent::Snapshot(nodes), clock.now());
         let plan = plan(&paths, &view, wish).map_err(|refusal| match refusal {
             SwitchRefusal::NotConfigured => SwitchError::NotConfigured(job.clone()),
             SwitchRefusal::NoItem(item, total) => SwitchError::NoItem { job: job.clone(), item, total },

@@ -1,0 +1,103 @@
+//! ZooKeeper itself, for commands that need no sidecar: a session of the command's own. It registers nothing, and ends with the command.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use tonic::{Code, Status};
+
+use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
+use crate::config::settings::{self, Setting};
+use crate::config::{ConfigError, Flags, Sources, load};
+use crate::registry::Session;
+use crate::runner::admin::Namespace;
+use crate::runner::clock::Clock;
+use crate::sidecar::open_registry;
+use crate::tree::{Error, Path};
+
+/// The settings of `serve` that the environment may give: those that say who we are to ZooKeeper, and how long to wait.
+const FROM_ENVIRONMENT: [&Setting; 13] = [
+    &settings::NAMESPACE,
+    &settings::DIGEST,
+    &settings::DIGEST_FILE,
+    &settings::ZOOKEEPER_SASL_FILE,
+    &settings::ZOOKEEPER_KERBEROS,
+    &settings::ZOOKEEPER_CA,
+    &settings::ZOOKEEPER_CRL,
+    &settings::ZOOKEEPER_CERT,
+    &settings::ZOOKEEPER_KEY,
+    &settings::ZOOKEEPER_ACL,
+    &settings::SESSION_TIMEOUT,
+    &settings::CONNECTION_TIMEOUT,
+    &settings::REQUEST_TIMEOUT,
+];
+
+/// Which registry.
+#[derive(Args)]
+pub(super) struct RegistryArgs {
+    /// Ask ZooKeeper instead of a sidecar: `host:port,host:port`, with `/chroot` at the end if there is one. The variables of `serve` for
+    /// credentials count, such as SIDEKEEPER_DIGEST_FILE.
+    #[arg(long, value_name = "SERVERS", conflicts_with_all = ["endpoint", "ca", "cert", "key"])]
+    zookeeper: Option<String>,
+    /// With `--zookeeper`: the namespace of the job. [default: sidekeeper] [env: SIDEKEEPER_NAMESPACE]
+    #[arg(long, value_name = "NAME", requires = "zookeeper")]
+    namespace: Option<String>,
+    /// With `--zookeeper`: a TOML file of settings, as of `serve`.
+    #[arg(long, value_name = "FILE", requires = "zookeeper", value_hint = clap::ValueHint::FilePath)]
+    config: Option<PathBuf>,
+}
+
+/// A session with a registry.
+pub(super) struct Registry {
+    pub(super) session: Arc<dyn Session>,
+    namespace: Path,
+    clock: Clock,
+}
+
+impl Registry {
+    /// The namespace, on this session.
+    pub(super) fn namespace(&self) -> Namespace<'_> {
+        Namespace { session: &self.session, root: &self.namespace, clock: &self.clock }
+    }
+}
+
+impl RegistryArgs {
+    /// Opens a session. `None`: a sidecar is to be asked.
+    pub(super) async fn open(&self) -> Result<Option<Registry>, Failure> {
+        let Some(servers) = &self.zookeeper else { return Ok(None) };
+        // Nothing is registered, so no address has to be found.
+        let mut flags = Flags::from([
+            (settings::ZOOKEEPER.key, vec![servers.clone()]),
+            (settings::INSTANCE_IP.key, vec!["127.0.0.1".to_owned()]),
+        ]);
+        if let Some(namespace) = &self.namespace {
+            flags.insert(settings::NAMESPACE.key, vec![namespace.clone()]);
+        }
+        let environment = |name: &str| {
+            let is_ours = FROM_ENVIRONMENT.iter().any(|setting| setting.env == name);
+            is_ours.then(|| std::env::var_os(name)).flatten()
+        };
+        let sources =
+            Sources { flags, file: self.config.clone(), environment: &environment, default_listen: None };
+        let loaded =
+            load(&sources).map_err(|error: ConfigError| Failure { code: USAGE, error: error.into() })?;
+        let config = loaded.config;
+        let namespace = Path::parse(&format!("/{}", config.namespace)).context("namespace")?;
+        let clock = Clock::start();
+        let registry = open_registry(&config, &clock).await?;
+        let session = registry.open().await.map_err(|error| {
+            let may_help = matches!(error, Error::Unreachable(_));
+            let code = if may_help { TRY_AGAIN } else { FAILED };
+            Failure { code, error: anyhow!("no session with ZooKeeper: {}", printable(&error.to_string())) }
+        })?;
+        Ok(Some(Registry { session, namespace, clock }))
+    }
+}
+
+/// Why a command failed, from the status that a sidecar would have answered.
+pub(super) fn failed(status: &Status) -> Failure {
+    let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted);
+    let code = if may_help { TRY_AGAIN } else { FAILED };
+    Failure { code, error: anyhow!(printable(status.message())) }
+}
