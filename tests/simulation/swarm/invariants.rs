@@ -9,7 +9,7 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// Its number, I0 to I18.
+            /// Its number, I0 to I19.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }
             }
@@ -47,6 +47,7 @@ invariants! {
     LockOrder 16 "P2" "a lock is granted in the order of its queue, and is free when it was given back",
     LockToken 17 "P3" "each holder that is alone has a greater token than all holders before it",
     StickyLock 18 "P2" "the owner of a sticky lock is told of each interrupted run, and nobody owns it within the grace of another",
+    Explained 19 "P7" "a fleet in which everything is right has no finding",
 }
 
 impl fmt::Display for Invariant {

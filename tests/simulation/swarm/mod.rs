@@ -15,6 +15,7 @@ mod checks;
 mod client;
 mod effects;
 pub mod ensemble;
+mod explained;
 pub mod faults;
 mod guests;
 mod inflict;

@@ -260,6 +260,7 @@ impl World {
         self.run_until(self.plan.storm);
         self.calm_down();
         self.become_right();
+        self.check_no_finding();
         self.let_guests_end();
         let flagged = self.flagged_misfires();
         self.check_nothing_lost(|item| !flagged.contains(&item));
