@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
-use super::{Failure, print};
+use super::{ANSWER_IS_NO, Failure, print};
 use crate::api::{diagnostics, status};
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::finding_subject::Subject;
@@ -24,8 +24,6 @@ use crate::runner::admin::explain_job;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest accepted answer, in bytes: 10000 items with several findings each.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
-/// The exit code if the command has done its work, and the answer is no.
-const ANSWER_IS_NO: u8 = 2;
 /// The width of the column with the items.
 const WIDTH: usize = 16;
 

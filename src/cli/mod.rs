@@ -9,6 +9,7 @@ mod drain;
 mod election;
 mod endpoint;
 mod explain;
+mod health;
 mod held;
 mod lock;
 mod registry;
@@ -118,6 +119,10 @@ enum Command {
     /// not ready, until it is stopped. Exit status: 0 if all instances have left, 1 if not, or if the sidecar
     /// refused or could not be reached, 75 if another attempt may help, 64 if the command line is wrong.
     Drain(drain::DrainArgs),
+    /// Asks a sidecar whether it is ready: it has a session with the registry, and is not stopping. For probes.
+    ///
+    /// Exit status: 0 if it is, 2 if not, 1 if no sidecar answers. With `--live` 0 if it answers.
+    Health(health::HealthArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
         /// The shell of the script.
@@ -187,6 +192,10 @@ fn argument(setting: &Setting) -> clap::Arg {
 pub const USAGE: u8 = 64;
 /// The exit code for all other errors.
 const FAILED: u8 = 1;
+/// The exit code if the command has done its work, and the answer is no.
+const ANSWER_IS_NO: u8 = 2;
+/// The exit code if nothing was done because nobody has confirmed it.
+const NOT_CONFIRMED: u8 = 3;
 /// The exit code for a failure after which another attempt may help (`EX_TEMPFAIL` of sysexits).
 const TRY_AGAIN: u8 = 75;
 /// The exit code of `run` if the program could not start the command, as with `env` and `timeout`.
@@ -263,6 +272,7 @@ impl Cli {
             Command::Locks(args) => with_runtime(|runtime| runtime.block_on(lock::locks(args))),
             Command::Sticky(args) => with_runtime(|runtime| runtime.block_on(sticky::sticky(args))),
             Command::Drain(args) => with_runtime(|runtime| runtime.block_on(drain::drain(args))),
+            Command::Health(args) => with_runtime(|runtime| runtime.block_on(health::health(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "sidekeeper", &mut script);

@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
-use super::{Failure, USAGE, print};
+use super::{Failure, NOT_CONFIRMED, USAGE, print};
 use crate::api::status;
 use crate::coordination::admin::switch::{Switch, Wish};
 use crate::job::{Item, JobName};
@@ -23,8 +23,6 @@ use crate::runner::admin::switch;
 
 /// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The exit code if nothing was done because nobody has confirmed it.
-const NOT_CONFIRMED: u8 = 3;
 
 #[derive(Args)]
 #[group(id = "what", required = true, multiple = false)]

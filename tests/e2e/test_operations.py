@@ -14,6 +14,7 @@ from support.application import Application
 from support.fleet import Fleet
 from support.job_nodes import JOB
 from support.processes import PATIENCE, eventually, free_port
+from support.sidecar import Sidecar
 
 
 def items_started(applications: list[Application]) -> list[int]:
@@ -101,3 +102,25 @@ def test_the_command_of_run_gets_the_token_and_no_other_secret(binary: Path, tmp
         capture_output=True, text=True, timeout=PATIENCE, check=True,
     )  # fmt: skip
     assert told.stdout == "open-sesame .\n"
+
+
+def test_health_tells_a_sidecar_that_lives_from_one_that_is_ready(fleet: Fleet, binary: Path) -> None:
+    ready = fleet.sidecar(1)
+    # Nothing listens there.
+    away = Sidecar(2, fleet.folder, "127.0.0.1:1", fleet.namespace, "6s", [])
+    fleet.processes.append(away)
+
+    def health(sidecar: Sidecar, *words: str) -> tuple[int, str]:
+        call = [str(binary), "health", *words, "--endpoint", f"unix://{sidecar.socket}"]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return ended.returncode, ended.stdout
+
+    eventually("ready", lambda: health(ready) == (0, "ready\n"))
+    assert health(ready, "--live") == (0, "live\n")
+    eventually("live", lambda: health(away, "--live") == (0, "live\n"))
+    assert health(away) == (2, "not ready\n")
+    subprocess.run([str(binary), "drain", "--endpoint", f"unix://{ready.socket}"], timeout=PATIENCE, check=True)
+    assert health(ready) == (2, "not ready\n")
+    assert health(ready, "--live") == (0, "live\n")
+    ready.terminate()
+    assert health(ready, "--live") == (1, "")
