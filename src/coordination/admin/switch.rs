@@ -136,3 +136,37 @@ fn add(transaction: &mut Transaction, bytes: &mut usize, steps: Vec<Operation>) 
     }
     fits
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::coordination::time::Now;
+    use crate::job::JobName;
+    use crate::tree::{Node, Path, Stat, WatchEvent, Zxid};
+
+    #[test]
+    fn a_plan_for_all_items_of_a_large_job_fits_into_a_transaction_and_begins_with_the_first() {
+        let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &JobName::parse("job").unwrap());
+        let node = |path: Path, data: &str| {
+            let (created, modified) = (Zxid(1), Zxid(1));
+            let stat = Stat { created, modified, version: 0, ephemeral_owner: None, modified_ms: 0 };
+            Node { path, data: data.as_bytes().into(), stat }
+        };
+        let config = node(paths.config(), "jobName: job\nshardingTotalCount: 10000\n");
+        let mut view = JobView::new(paths.root().clone());
+        let now = Now { wall: Timestamp::UNIX_EPOCH, mono: Duration::ZERO };
+        view.apply(WatchEvent::Snapshot(vec![node(paths.root().clone(), ""), config]), now);
+        let wish = Wish::Items((0..10_000).map(Item).collect(), Switch::Disabled);
+        let plan = plan(&paths, &view, &wish).unwrap();
+        let bytes: usize = plan.transaction.iter().map(Operation::wire_size).sum();
+        assert!(bytes <= TRANSACTION_BYTES_MAX, "{bytes}");
+        let first: BTreeSet<_> =
+            (0..plan.items.len()).map(|item| Item(u32::try_from(item).unwrap())).collect();
+        assert_eq!(plan.items, first);
+        assert!(first.len() > 50, "{}", first.len());
+    }
+}
