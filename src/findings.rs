@@ -1,5 +1,5 @@
-//! The catalogue of findings: everything that can be wrong with a job, each with its code, its severity, one sentence, and what ends
-//! it. Pure. Decides the words; `coordination::admin::explain` decides what is found.
+//! The catalogue of findings: everything that can be wrong with a job, each with its code, its severity, one sentence, and the
+//! remedy. Pure. Decides the words; `coordination::admin::explain` decides which findings a job has.
 //!
 //! A code is never renamed and never gets a second meaning, because programs and runbooks rely on it. `docs/operations.md` has a
 //! section for each, and `tests/tidy` compares the two.
@@ -22,7 +22,7 @@ pub enum Severity {
     Error,
 }
 
-/// What a finding means for the items that it concerns.
+/// The effect of a finding on its items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// They run.
@@ -33,7 +33,7 @@ pub enum Effect {
     Blocks,
 }
 
-/// What a finding concerns.
+/// The job, item, instance or server that a finding is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// The job as a whole.
@@ -46,7 +46,7 @@ pub enum Subject {
     Server(Ipv4Addr),
 }
 
-/// What was found: an entry of the catalogue with what it needs for its sentence.
+/// An entry of the catalogue, with the values for its sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// The job has nodes, and no configuration.
@@ -143,7 +143,7 @@ impl Text {
 /// A cause, and where it shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was found.
+    /// The entry of the catalogue.
     pub cause: Cause,
     /// The nodes that show it.
     pub paths: Vec<Path>,
@@ -162,7 +162,7 @@ impl Finding {
         Self { since, ..self }
     }
 
-    /// The same for callers who may not see parameters.
+    /// The same finding without texts, for a caller without the role `operate`.
     pub fn without_texts(mut self) -> Self {
         if let Cause::JobConfigUnreadable(text)
         | Cause::JobParametersUnreadable(text)
@@ -181,7 +181,7 @@ impl Finding {
 }
 
 impl Cause {
-    /// The entry's code, its severity, and what it means for the items that it concerns.
+    /// The entry's code, its severity, and its effect on its items.
     fn entry(&self) -> (&'static str, Severity, Effect) {
         use Effect::{Blocks, None, Waits};
         use Severity::{Error, Info, Warning};
@@ -225,12 +225,12 @@ impl Cause {
         self.entry().1
     }
 
-    /// What it means for the items that it concerns.
+    /// The effect on its items.
     pub fn effect(&self) -> Effect {
         self.entry().2
     }
 
-    /// What it concerns.
+    /// The job, item, instance or server that it is about.
     pub fn subject(&self) -> Subject {
         match self {
             Self::ServerDisabled(server) => Subject::Server(*server),
@@ -263,7 +263,7 @@ impl Cause {
         }
     }
 
-    /// What was found, in one sentence.
+    /// The fault, in one sentence.
     pub fn message(&self) -> String {
         match self {
             Self::JobNotConfigured => "the registry has nodes of the job, and no configuration".to_owned(),
@@ -325,7 +325,7 @@ impl Cause {
         }
     }
 
-    /// What ends it, for this job. Empty: nothing has to be done.
+    /// The command or the act that ends the fault of this job. Empty: none is needed.
     pub fn remedy(&self, job: &JobName) -> String {
         let text = match self {
             Self::ItemDisabled(item) => return format!("sidekeeper enable {job} --item {item}"),

@@ -76,7 +76,7 @@ pub struct Services {
     pub sticky_locks: StickyLockCalls,
     /// For the programs that start and stop the sidecar.
     pub sidecars: Sidecars,
-    /// For those who want to know why a job does not run.
+    /// For operators whose job does not run.
     pub diagnostics: Diagnostics,
 }
 

@@ -76,7 +76,7 @@ async fn explain_in(registry: &Registry, request: &ExplainJobRequest) -> Result<
     Ok(diagnostics::to_message(&job, explanation, as_of))
 }
 
-/// A line about the job, what concerns it as a whole, and its items, with one entry for neighbours without findings.
+/// A line about the job, its findings, and its items, with one entry for neighbours without findings.
 fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
     let mut text = String::new();
     let ExplainJobResponse {

@@ -65,7 +65,7 @@ enum Command {
     /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no
     /// such job, or the sidecar refused.
     Watch(watch::WatchArgs),
-    /// Says why the items of a job run or do not run, and what to do.
+    /// Says why the items of a job run or do not run, and names the remedies.
     ///
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
     /// reached; 75 if another attempt may help; with `--exit-code` 2 if an item or the job is blocked.
@@ -78,10 +78,10 @@ enum Command {
     Trigger(trigger::TriggerArgs),
     /// Disables items of a job, servers of a job, or all its servers.
     ///
-    /// Asks for a confirmation, unless `--yes` is given. What is disabled already stays so. Exit status: 0 if it is disabled now, 1 if
+    /// Asks for a confirmation, unless `--yes` is given. Items and servers that are disabled already stay so. Exit status: 0 if it is disabled now, 1 if
     /// the sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
     Disable(switch::DisableArgs),
-    /// Enables items of a job, servers of a job, or all its servers, whoever has disabled them.
+    /// Enables items of a job, servers of a job, or all its servers. Any operator may have disabled them.
     ///
     /// Exit status: 0 if it is enabled now, 1 if the sidecar refused or could not be reached, 75 if another attempt may help.
     Enable(switch::EnableArgs),

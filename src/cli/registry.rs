@@ -16,7 +16,7 @@ use crate::runner::clock::Clock;
 use crate::sidecar::open_registry;
 use crate::tree::{Error, Path};
 
-/// The settings of `serve` that the environment may give: those that say who we are to ZooKeeper, and how long to wait.
+/// The settings of `serve` that the environment may give: the credentials for ZooKeeper, and the timeouts.
 const FROM_ENVIRONMENT: [&Setting; 13] = [
     &settings::NAMESPACE,
     &settings::DIGEST,

@@ -62,7 +62,7 @@ pub(super) struct DisableArgs {
     yes: bool,
 }
 
-/// What was changed.
+/// The items or servers that the command has changed.
 enum Changed {
     Items(Vec<u32>),
     Servers(Vec<String>),
@@ -156,7 +156,7 @@ impl What {
     }
 }
 
-/// What a disabling does, as a question.
+/// The effect of a disabling, for the question.
 fn question(job: &str, what: &What) -> String {
     let job = printable(job);
     if !what.items.is_empty() {

@@ -1,4 +1,4 @@
-"""Why a job does not run: what the command says of faults on ZooKeeper and at processes."""
+"""The command `explain` names faults on ZooKeeper and at processes."""
 
 from __future__ import annotations
 

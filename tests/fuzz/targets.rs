@@ -172,7 +172,7 @@ fn own_records(data: &[u8]) {
     let _ = sticky::Record::read(data, &stat());
 }
 
-/// What a process of this machine sends to the listener at which the client library greets this process.
+/// Bytes that a process of this machine sends to the listener at which the client library greets this process.
 fn greeting(data: &[u8]) {
     // Bytes in memory are there at once.
     let greeted = pin!(zookeeper::is_greeting(data)).poll(&mut Context::from_waker(Waker::noop()));

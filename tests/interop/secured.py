@@ -1,4 +1,4 @@
-"""A fleet of Java instances and ours on a server that asks who they are: the tour that each way of showing it has to pass."""
+"""A fleet of Java instances and ours on a server that authenticates them: the tour for each kind of credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.job_nodes import JOB
 from support.processes import PATIENCE, eventually, sidekeeper_binary
 from support.zookeeper import ZooKeeperServer
 
-#: The user who may read and change everything.
+#: The super user: it may read and change all nodes.
 SUPER = "super:secret"
 
 
@@ -76,7 +76,7 @@ def attach_reshard_fail_over_and_trigger(fleet: MixedFleet, wanted: Access, lead
     command = [str(sidekeeper_binary()), "trigger", JOB, "--endpoint", f"unix://{ours.sidecar.socket}"]
     subprocess.run(command, check=True, timeout=PATIENCE)
     eventually("the trigger", lambda: len([one for one in fleet.executions() if one.outcome == "end"]) >= before + 4)
-    # The Java instance dies, and then one of ours: the others execute what these were executing.
+    # The Java instance dies, and then one of ours: the others execute their items.
     for dying in (java, third):
         items = fleet.items_of(dying)
         dying.command("hold")

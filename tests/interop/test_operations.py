@@ -136,7 +136,7 @@ def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, life
     healthy = explain(sidecar)
     assert (healthy.codes(), healthy.status) == ([], 0)
     assert healthy.told["java_instance_count"] == 2
-    # What ElasticJob's lifecycle API does is found, and what it undoes is found no more.
+    # ElasticJob's lifecycle API disables an item, and enables it again.
     lifecycle.call("ShardingOperate", "disable", JOB, "1")
     found = explain(sidecar)
     assert (found.codes(), found.verdicts()[1]) == (["ITEM_DISABLED"], "BLOCKED")

@@ -39,7 +39,7 @@ async fn java_job(fleet: &Fleet) {
     }
 }
 
-/// A fault: what is written or deleted, what undoes it, and the codes that must be found, with the items that it blocks or delays.
+/// A fault: the writes that inflict it and undo it, the codes that must be found, and the items that it blocks or delays.
 struct Fault {
     name: &'static str,
     inflict: &'static [Write],
@@ -218,7 +218,7 @@ async fn op_4_each_fault_and_each_two_of_them_are_named_exactly_and_end_with_the
             {
                 expected.insert("RESHARDING_WAITS_FOR_RUNNING");
             }
-            // Without a leader nobody knows who will reshard.
+            // Without a leader the kind of the next leader is not known.
             if both.iter().any(|fault| fault.codes == ["LEADER_MISSING"])
                 && expected.remove("RESHARDING_WAITS_FOR_JAVA_FIRE")
             {

@@ -1,4 +1,4 @@
-//! `DisableItems`, `EnableItems`, `DisableServers`, `EnableServers`: what differs is changed, once, and what is wrong changes nothing.
+//! `DisableItems`, `EnableItems`, `DisableServers`, `EnableServers`: nodes that differ are changed, once, and a wrong request changes nothing.
 
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{

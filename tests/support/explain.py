@@ -14,7 +14,7 @@ from support.sidecar import Sidecar
 
 @dataclass
 class Explanation:
-    """What the command told."""
+    """The answer of the command."""
 
     told: dict[str, Any]
     #: The exit status with `--exit-code`.
@@ -43,7 +43,7 @@ def explain(sidecar: Sidecar) -> Explanation:
 
 
 def in_words(sidecar: Sidecar) -> str:
-    """What the command says to people."""
+    """The answer of the command as text."""
     words = ["explain", JOB, "--endpoint", f"unix://{sidecar.socket}"]
     return subprocess.run(
         [str(sidekeeper_binary()), *words], capture_output=True, text=True, timeout=PATIENCE, check=True

@@ -1,8 +1,8 @@
-//! Why the items of a job run or do not run: what the nodes of one moment show, as findings of the catalogue ([`crate::findings`]).
+//! Why the items of a job run or do not run: the nodes of one moment, read as findings of the catalogue ([`crate::findings`]).
 //!
 //! An item is blocked if a finding says that it does not run until somebody does something, and waits if one says that it will run
-//! by itself. A finding that concerns the whole job concerns each item. What is normal for a moment, such as a resharding, is a
-//! finding too: whoever asks has seen that something does not run.
+//! by itself. A finding that concerns the whole job concerns each item. A state that is normal for a moment, such as a resharding, is a
+//! finding too: the operator who asks has seen an item that does not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub struct ItemExplanation {
     pub item: Item,
     /// Whether it runs.
     pub verdict: Verdict,
-    /// What concerns the item alone, the worst first.
+    /// The findings about the item alone, the worst first.
     pub because: Vec<Finding>,
     /// The owner.
     pub owner: Option<InstanceId>,
@@ -50,7 +50,7 @@ pub struct ItemExplanation {
 pub struct Explanation {
     /// The items, ascending. Empty: their number is not known.
     pub items: Vec<ItemExplanation>,
-    /// What concerns the whole job, the worst first.
+    /// The findings about the whole job, the worst first.
     pub findings: Vec<Finding>,
     /// The instances that are online.
     pub instances: BTreeSet<InstanceId>,
@@ -62,7 +62,7 @@ pub struct Explanation {
     pub total: u32,
 }
 
-/// What is known of a job at one moment.
+/// The known state of a job at one moment.
 pub struct Evidence {
     paths: JobPaths,
     picture: Picture,
@@ -70,7 +70,7 @@ pub struct Evidence {
     /// When each node was written last, by the registry's clock.
     written: BTreeMap<Path, Timestamp>,
     now: Timestamp,
-    /// The job's status, to which the sidecar adds what only it knows.
+    /// The job's status, to which the sidecar adds the last outcomes and the waits for locks.
     pub status: JobStatus,
 }
 
@@ -118,7 +118,7 @@ impl Evidence {
         Finding::at(cause, path).since(since)
     }
 
-    /// What concerns the whole job.
+    /// The findings about the whole job.
     fn of_job(&self) -> Vec<Finding> {
         let (view, paths) = (&self.picture.nodes, &self.paths);
         let mut found = self.of_configuration();
@@ -243,12 +243,12 @@ impl Evidence {
     fn of_owner(&self, item: Item, known: &ItemView, of_job: Effect) -> Option<Finding> {
         let (view, paths) = (&self.picture.nodes, &self.paths);
         let Some(owner) = &known.owner else {
-            // What keeps the whole job from running leaves its items without owners.
+            // An obstacle of the whole job leaves its items without owners.
             return (of_job == Effect::None).then(|| Finding::at(Cause::ItemUnowned(item), paths.item(item)));
         };
         let (id, path) = (owner.instance.clone(), paths.item_instance(item));
         if !view.instances().contains_key(&id) {
-            // It finishes what it executes, and its items then move.
+            // The instance finishes its executions, and its items then move.
             if self.picture.fleet.member(&id).is_some() || of_job != Effect::None {
                 return None;
             }
@@ -287,7 +287,7 @@ impl Evidence {
         fired.then(|| self.written(Cause::ItemRunningLong(item), path))
     }
 
-    /// What only the sidecar of the item's owner knows.
+    /// The findings that only the sidecar of the item's owner can have.
     fn of_sidecar(&self, status: &ItemStatus) -> Vec<Finding> {
         let mut found = Vec::new();
         let item = status.item;
@@ -306,7 +306,7 @@ impl Evidence {
     }
 }
 
-/// Sorts by severity. What is equally bad keeps its order.
+/// Sorts by severity. Findings of one severity keep their order.
 fn worst_first(findings: &mut [Finding]) {
     let rank = |finding: &Finding| match finding.cause.severity() {
         Severity::Error => 0,

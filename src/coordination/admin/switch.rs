@@ -1,5 +1,5 @@
-//! Which nodes does an operator's disabling or enabling of items and servers need? A view becomes a transaction and a report, of what
-//! differs only, so a repetition changes nothing. Belongs to no participant. Source: protocol 8.1 and 8.2.
+//! Which nodes does an operator's disabling or enabling of items and servers need? A view becomes a transaction and a report, with the
+//! nodes that differ only, so a repetition changes nothing. Belongs to no participant. Source: protocol 8.1 and 8.2.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::{ConfigView, ServerStatus};
 
-/// What is to be so.
+/// The state that an operator wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
     /// They take part.
@@ -21,7 +21,7 @@ pub enum Switch {
     Disabled,
 }
 
-/// What an operator wants.
+/// The items or servers, and the state that an operator wants for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// These items are to be so.
@@ -52,7 +52,7 @@ pub enum SwitchRefusal {
     NoServer(Ipv4Addr, BTreeSet<Ipv4Addr>),
 }
 
-/// Plans what is missing of a wish: as much as fits into one transaction.
+/// Plans the missing changes of a wish: as much as fits into one transaction.
 pub fn plan(paths: &JobPaths, view: &JobView, wish: &Wish) -> Result<SwitchPlan, SwitchRefusal> {
     match wish {
         Wish::Items(items, switch) => plan_items(paths, view, items, *switch),

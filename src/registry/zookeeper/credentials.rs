@@ -122,7 +122,7 @@ impl Credentials {
         Self::new(CredentialFiles::default(), None)
     }
 
-    /// Whether servers get to know a user by a digest, by SASL or by Kerberos, who then owns what is created.
+    /// Whether servers get to know a user by a digest, by SASL or by Kerberos. This user then owns the nodes that the sidecar creates.
     pub(super) fn name_a_user(&self) -> bool {
         let files = &self.files;
         self.digest.is_some() || files.digest.is_some() || files.sasl.is_some() || files.kerberos.is_some()

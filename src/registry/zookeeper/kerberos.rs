@@ -59,7 +59,7 @@ impl Service {
         let service = format!("{}@{}", self.name, self.host(server));
         let target = service.clone();
         let failed = |reason: String| format!("Kerberos gives no ticket for `{service}`: {reason}");
-        // The library cannot be interrupted. Its own limits end what goes on after ours.
+        // The library cannot be interrupted. Its own limits end a call that outlives this one.
         match timeout(limit, spawn_blocking(move || gained(&target))).await {
             Ok(Ok(Ok(Forwarded::No))) => Ok(()),
             Ok(Ok(Ok(Forwarded::Yes))) => Err(failed(
@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// What the client library needs for a server.
+    /// The options of the client library for a server.
     pub(super) fn sasl(&self, server: &str) -> zk::SaslOptions {
         zk::SaslOptions::gssapi()
             .with_username(self.name.clone())

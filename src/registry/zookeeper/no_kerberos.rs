@@ -1,4 +1,4 @@
-//! What `kerberos.rs` has, for builds without the feature `kerberos`: there is no service, so nothing can be done with it.
+//! The interface of `kerberos.rs`, for builds without the feature `kerberos`: there is no service, so nothing can be done with it.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Reads what explains a job: its nodes and those that its sidecars publish, each of one moment, and what only this sidecar knows.
+//! Reads the evidence for an explanation: the nodes of a job, those that its sidecars publish, and the last outcomes at this sidecar.
 //! Sets no watch that outlives the call, writes nothing, decides nothing ([`crate::coordination::admin::explain`] does).
 
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ pub enum ExplainError {
     Late(JobName),
 }
 
-/// Explains these items of a job, or all, with what only this sidecar knows; and when the nodes were read.
+/// Explains these items of a job, or all, with the last outcomes at this sidecar; and when the nodes were read.
 pub async fn explain(
     shared: &Shared,
     job: &JobName,
@@ -64,7 +64,7 @@ pub async fn explain(
     Ok((conclude(&evidence, job, items)?, as_of))
 }
 
-/// The same, with what the registry has, and nothing else.
+/// The same, from the registry alone.
 pub async fn explain_in(
     namespace: Namespace<'_>,
     job: &JobName,
@@ -79,8 +79,8 @@ async fn read(namespace: Namespace<'_>, job: &JobName) -> Result<(Evidence, Time
     let Namespace { session, root, clock } = namespace;
     let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
     let fleet_paths = own_paths.fleet();
-    // An instance publishes its profile in the transaction that registers it, so the profiles are read first: what is registered
-    // after them is newer, not silent.
+    // An instance publishes its profile in the transaction that registers it, so the profiles are read first: an instance that
+    // registers after them is newer, not silent.
     let read = async {
         let fleet = snapshot::read(&**session, fleet_paths.root()).await?;
         Ok((fleet, snapshot::read(&**session, paths.root()).await?))

@@ -1,7 +1,7 @@
 //! The calls of operators and the views of observers, which have no instance of their own. Shell.
 //!
-//! [`observer`] follows jobs and shows their status; [`explain_job`] reads what explains one; [`trigger_job`] and [`switch`] carry out the
-//! plans of a trigger and of a disabling ([`crate::coordination::admin`] decides what they are). All need no application to be attached.
+//! [`observer`] follows jobs and shows their status; [`explain_job`] reads the evidence for an explanation; [`trigger_job`] and [`switch`] carry out the
+//! plans of a trigger and of a disabling ([`crate::coordination::admin`] makes the plans). All need no application to be attached.
 //!
 //! Must not know attachments and participants.
 

@@ -19,7 +19,7 @@ const ATTEMPTS_MAX: u32 = 5;
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What was changed.
+/// The items and servers that the call has changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Switched {
     /// The items that were not as wished.
@@ -28,7 +28,7 @@ pub struct Switched {
     pub servers: BTreeSet<Ipv4Addr>,
 }
 
-/// Why something is not as wished. What was changed before stays changed; a repetition goes on with the rest.
+/// Why something is not as wished. Earlier changes stay; a repetition goes on with the rest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     /// There is no session.
@@ -77,7 +77,7 @@ pub enum SwitchError {
         last: Error,
     },
     /// The nodes could not be read or written. If the outcome is unknown, some may have been written.
-    #[error("job `{job}`: {error}; try again: what is done is not done twice")]
+    #[error("job `{job}`: {error}; try again: no node is changed twice")]
     Failed {
         /// The job.
         job: JobName,
@@ -86,7 +86,7 @@ pub enum SwitchError {
     },
     /// The registry did not answer in time.
     #[error(
-        "the registry did not answer for job `{0}` within {LIMIT:?}; try again: what is done is not done twice"
+        "the registry did not answer for job `{0}` within {LIMIT:?}; try again: no node is changed twice"
     )]
     Late(JobName),
 }

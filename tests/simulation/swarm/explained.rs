@@ -1,4 +1,4 @@
-//! What an operator is told about a fleet in which everything is right: nothing (OP-4).
+//! The explanation of a fleet in which everything is right has no finding (OP-4).
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use super::invariants::Invariant;
 use super::world::World;
 use super::{MILLISECOND, SECOND};
 
-/// What is right, and said all the same: a plan may have a setting without an effect, and executions that take longer than the period.
+/// Findings of fleets that are right: a plan may have a setting without an effect, and executions that take longer than the period.
 const RIGHT: [&str; 3] = ["JOB_SETTING_WRONG", "JOB_NEVER_FIRES_AGAIN", "ITEM_RUNNING_LONG"];
 
 impl World {
     /// Fails if the job is explained as one in which something is wrong, again and again: an election may be going on.
     pub(super) fn check_no_finding(&mut self) {
-        // The first assignment of a static job stays, whoever is online.
+        // The first assignment of a static job stays, even if its owner is not online.
         if self.plan.configuration.static_sharding {
             return;
         }
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// What any sidecar of the namespace would say that is wrong.
+    /// The faults that any sidecar of the namespace would name.
     fn findings(&mut self) -> Vec<String> {
         let Some(now) = self.machines.first().map(|machine| machine.now(self.now)) else { return Vec::new() };
         let tree = self.tree();

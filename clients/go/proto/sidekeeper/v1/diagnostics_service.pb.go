@@ -30,9 +30,9 @@ const (
 	ItemVerdict_ITEM_VERDICT_UNSPECIFIED ItemVerdict = 0
 	// Nothing keeps the item from being executed when it is due.
 	ItemVerdict_ITEM_VERDICT_RUNS ItemVerdict = 1
-	// The item is not executed now, and will be without anybody's help, as soon as what it waits for ends.
+	// The item is not executed now. Its owner executes it without an operator, as soon as the obstacle ends.
 	ItemVerdict_ITEM_VERDICT_WAITS ItemVerdict = 2
-	// The item is not executed until somebody does something.
+	// The item is not executed until an operator or an application acts.
 	ItemVerdict_ITEM_VERDICT_BLOCKED ItemVerdict = 3
 )
 
@@ -198,7 +198,7 @@ type ExplainJobResponse struct {
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// The items, ascending. Empty: the number of items is not known, because the configuration cannot be read.
 	Items []*ItemExplanation `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
-	// What concerns the job as a whole, the worst first.
+	// The findings about the job as a whole, the worst first.
 	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
 	// The job's number of items.
 	ShardingTotalCount uint32 `protobuf:"varint,4,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`
@@ -307,7 +307,7 @@ type ItemExplanation struct {
 	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Whether it runs.
 	Verdict ItemVerdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sidekeeper.v1.ItemVerdict" json:"verdict,omitempty"`
-	// What concerns the item, the worst first. What concerns the whole job is in `findings` only.
+	// The findings about the item alone, the worst first. Those about the whole job are in `ExplainJobResponse.findings` only.
 	Because []*Finding `protobuf:"bytes,3,rep,name=because,proto3" json:"because,omitempty"`
 	// The owner. Empty: none.
 	InstanceId string `protobuf:"bytes,4,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
@@ -389,11 +389,11 @@ type Finding struct {
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// How bad it is.
 	Severity FindingSeverity `protobuf:"varint,2,opt,name=severity,proto3,enum=sidekeeper.v1.FindingSeverity" json:"severity,omitempty"`
-	// What it concerns.
+	// The job, item, instance or server that the finding is about.
 	Subject *FindingSubject `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// What was found, in one sentence.
+	// The fault, in one sentence.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// What ends it. Empty: nothing has to be done.
+	// The command or the act that ends the fault. Empty: none is needed.
 	Remedy string `protobuf:"bytes,5,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	// The nodes that show it.
 	Paths []string `protobuf:"bytes,6,rep,name=paths,proto3" json:"paths,omitempty"`
@@ -491,7 +491,7 @@ func (x *Finding) GetAnchor() string {
 	return ""
 }
 
-// What a finding concerns.
+// The job, item, instance or server that a finding is about.
 type FindingSubject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The one that is concerned.

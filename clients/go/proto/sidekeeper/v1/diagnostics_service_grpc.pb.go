@@ -26,7 +26,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+// Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
 // Java instances run. No node is changed.
 type DiagnosticsServiceClient interface {
 	// Why the items of a job run or do not run, at one moment.
@@ -58,7 +58,7 @@ func (c *diagnosticsServiceClient) ExplainJob(ctx context.Context, in *ExplainJo
 // All implementations must embed UnimplementedDiagnosticsServiceServer
 // for forward compatibility.
 //
-// Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+// Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
 // Java instances run. No node is changed.
 type DiagnosticsServiceServer interface {
 	// Why the items of a job run or do not run, at one moment.

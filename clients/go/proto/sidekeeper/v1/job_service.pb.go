@@ -76,7 +76,7 @@ func (x *DisableItemsRequest) GetItems() []uint32 {
 	return nil
 }
 
-// What was changed.
+// The items that the call has disabled.
 type DisableItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The items that were enabled before, ascending.
@@ -177,7 +177,7 @@ func (x *EnableItemsRequest) GetItems() []uint32 {
 	return nil
 }
 
-// What was changed.
+// The items that the call has enabled.
 type EnableItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The items that were disabled before, ascending.
@@ -278,7 +278,7 @@ func (x *DisableServersRequest) GetServerIps() []string {
 	return nil
 }
 
-// What was changed.
+// The servers that the call has disabled.
 type DisableServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The servers that were not disabled before, ascending.
@@ -379,7 +379,7 @@ func (x *EnableServersRequest) GetServerIps() []string {
 	return nil
 }
 
-// What was changed.
+// The servers that the call has enabled.
 type EnableServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The servers that were not enabled before, ascending.

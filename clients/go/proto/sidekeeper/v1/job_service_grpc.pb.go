@@ -55,14 +55,14 @@ type JobServiceClient interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(ctx context.Context, in *CancelExecutionsRequest, opts ...grpc.CallOption) (*CancelExecutionsResponse, error)
-	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
-	// disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
 	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
 	// not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
 	// UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
-	// each of the last four, call again: what was done is not done twice.
+	// each of the last four, call again: the sidecar changes no node twice.
 	DisableItems(ctx context.Context, in *DisableItemsRequest, opts ...grpc.CallOption) (*DisableItemsResponse, error)
 	// Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it.
 	EnableItems(ctx context.Context, in *EnableItemsRequest, opts ...grpc.CallOption) (*EnableItemsResponse, error)
@@ -170,14 +170,14 @@ type JobServiceServer interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error)
-	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
-	// disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
 	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
 	// not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
 	// UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
-	// each of the last four, call again: what was done is not done twice.
+	// each of the last four, call again: the sidecar changes no node twice.
 	DisableItems(context.Context, *DisableItemsRequest) (*DisableItemsResponse, error)
 	// Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it.
 	EnableItems(context.Context, *EnableItemsRequest) (*EnableItemsResponse, error)

@@ -31,9 +31,9 @@ class _ItemVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemVerdi
     ITEM_VERDICT_RUNS: _ItemVerdict.ValueType  # 1
     """Nothing keeps the item from being executed when it is due."""
     ITEM_VERDICT_WAITS: _ItemVerdict.ValueType  # 2
-    """The item is not executed now, and will be without anybody's help, as soon as what it waits for ends."""
+    """The item is not executed now. Its owner executes it without an operator, as soon as the obstacle ends."""
     ITEM_VERDICT_BLOCKED: _ItemVerdict.ValueType  # 3
-    """The item is not executed until somebody does something."""
+    """The item is not executed until an operator or an application acts."""
 
 class ItemVerdict(_ItemVerdict, metaclass=_ItemVerdictEnumTypeWrapper):
     """Whether an item runs."""
@@ -43,9 +43,9 @@ ITEM_VERDICT_UNSPECIFIED: ItemVerdict.ValueType  # 0
 ITEM_VERDICT_RUNS: ItemVerdict.ValueType  # 1
 """Nothing keeps the item from being executed when it is due."""
 ITEM_VERDICT_WAITS: ItemVerdict.ValueType  # 2
-"""The item is not executed now, and will be without anybody's help, as soon as what it waits for ends."""
+"""The item is not executed now. Its owner executes it without an operator, as soon as the obstacle ends."""
 ITEM_VERDICT_BLOCKED: ItemVerdict.ValueType  # 3
-"""The item is not executed until somebody does something."""
+"""The item is not executed until an operator or an application acts."""
 Global___ItemVerdict: _TypeAlias = ItemVerdict  # noqa: Y015
 
 class _FindingSeverity:
@@ -136,7 +136,7 @@ class ExplainJobResponse(_message.Message):
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """What concerns the job as a whole, the worst first."""
+        """The findings about the job as a whole, the worst first."""
 
     @_builtins.property
     def next_fire_time(self) -> _timestamp_pb2.Timestamp:
@@ -183,7 +183,7 @@ class ItemExplanation(_message.Message):
     """Whether an instance executes it now."""
     @_builtins.property
     def because(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """What concerns the item, the worst first. What concerns the whole job is in `findings` only."""
+        """The findings about the item alone, the worst first. Those about the whole job are in `ExplainJobResponse.findings` only."""
 
     def __init__(
         self,
@@ -221,14 +221,14 @@ class Finding(_message.Message):
     severity: Global___FindingSeverity.ValueType
     """How bad it is."""
     message: _builtins.str
-    """What was found, in one sentence."""
+    """The fault, in one sentence."""
     remedy: _builtins.str
-    """What ends it. Empty: nothing has to be done."""
+    """The command or the act that ends the fault. Empty: none is needed."""
     anchor: _builtins.str
     """Where the documentation explains it, for example `docs/operations.md#item_disabled`."""
     @_builtins.property
     def subject(self) -> Global___FindingSubject:
-        """What it concerns."""
+        """The job, item, instance or server that the finding is about."""
 
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -260,7 +260,7 @@ Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
 class FindingSubject(_message.Message):
-    """What a finding concerns."""
+    """The job, item, instance or server that a finding is about."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

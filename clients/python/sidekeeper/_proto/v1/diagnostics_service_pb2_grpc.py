@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DiagnosticsServiceStub(object):
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -44,7 +44,7 @@ class DiagnosticsServiceStub(object):
 
 
 class DiagnosticsServiceServicer(object):
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -75,7 +75,7 @@ def add_DiagnosticsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiagnosticsService(object):
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 

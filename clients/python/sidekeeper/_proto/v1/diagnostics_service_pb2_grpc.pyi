@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DiagnosticsServiceStub:
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -44,7 +44,7 @@ class DiagnosticsServiceStub:
 
 @_typing.type_check_only
 class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -57,7 +57,7 @@ class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
     """
 
 class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Says what is wrong with a job, and what ends it. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 

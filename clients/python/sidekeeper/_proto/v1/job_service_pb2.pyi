@@ -48,7 +48,7 @@ Global___DisableItemsRequest: _TypeAlias = DisableItemsRequest  # noqa: Y015
 
 @_typing.final
 class DisableItemsResponse(_message.Message):
-    """What was changed."""
+    """The items that the call has disabled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,7 +100,7 @@ Global___EnableItemsRequest: _TypeAlias = EnableItemsRequest  # noqa: Y015
 
 @_typing.final
 class EnableItemsResponse(_message.Message):
-    """What was changed."""
+    """The items that the call has enabled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -152,7 +152,7 @@ Global___DisableServersRequest: _TypeAlias = DisableServersRequest  # noqa: Y015
 
 @_typing.final
 class DisableServersResponse(_message.Message):
-    """What was changed."""
+    """The servers that the call has disabled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,7 +204,7 @@ Global___EnableServersRequest: _TypeAlias = EnableServersRequest  # noqa: Y015
 
 @_typing.final
 class EnableServersResponse(_message.Message):
-    """What was changed."""
+    """The servers that the call has enabled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -58,14 +58,14 @@ class JobServiceStub:
     NOT_FOUND (no application is attached to this sidecar for the job).
     """
     DisableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]
-    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
-    disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
+    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
 
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
     registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
     not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
     UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
-    each of the last four, call again: what was done is not done twice.
+    each of the last four, call again: the sidecar changes no node twice.
     """
     EnableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.EnableItemsRequest, _job_service_pb2.EnableItemsResponse]
     """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
@@ -107,14 +107,14 @@ class JobServiceAsyncStub(JobServiceStub):
     NOT_FOUND (no application is attached to this sidecar for the job).
     """
     DisableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]  # type: ignore[assignment]
-    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
-    disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+    """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
+    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
 
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
     registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
     not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
     UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
-    each of the last four, call again: what was done is not done twice.
+    each of the last four, call again: the sidecar changes no node twice.
     """
     EnableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.EnableItemsRequest, _job_service_pb2.EnableItemsResponse]  # type: ignore[assignment]
     """Enables items that `DisableItems`, or ElasticJob's lifecycle API, has disabled. Fails like it."""
@@ -171,14 +171,14 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.DisableItemsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.DisableItemsResponse, _abc.Awaitable[_job_service_pb2.DisableItemsResponse]]:
-        """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. What is
-        disabled already stays so. The call is answered when the nodes exist; instances see them within milliseconds.
+        """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
+        that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
         registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
         not permit the nodes), ABORTED (nodes kept changing), RESOURCE_EXHAUSTED (the disk of the embedded registry is full),
         UNAVAILABLE (the registry does not answer, or the sidecar is stopping) or UNKNOWN (the registry's answer was lost). After
-        each of the last four, call again: what was done is not done twice.
+        each of the last four, call again: the sidecar changes no node twice.
         """
 
     @_abc_1.abstractmethod
