@@ -8,6 +8,8 @@ import pty
 import re
 import subprocess
 
+from kazoo.security import make_acl
+
 from support.application import Application
 from support.explain import explain, in_words
 from support.fleet import Fleet
@@ -208,6 +210,34 @@ def test_without_any_sidecar_zookeeper_itself_is_asked_and_nothing_is_registered
     away = command("explain", JOB, address="127.0.0.1:1", SIDEKEEPER_CONNECTION_TIMEOUT="200ms")
     assert away.returncode == 75, away.stderr
     assert "no session with ZooKeeper: " in away.stderr
+
+
+def test_a_registry_that_hangs_or_refuses_a_node_is_named_and_nothing_is_changed(fleet: Fleet) -> None:
+    application = fleet.application(fleet.sidecar(1, "2s"), cron=NEVER)
+    fleet.settle(application)
+
+    def command(*words: str) -> tuple[int, str]:
+        call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{application.sidecar.socket}"]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
+        return ended.returncode, ended.stderr
+
+    disable = ["disable", JOB, "--item", "2", "--yes"]
+    fleet.server.freeze()
+    try:
+        for words in (["explain", JOB], disable):
+            status, error = command(*words)
+            assert (status, "try again" in error) == (75, True), error
+    finally:
+        fleet.server.thaw()
+    fleet.settle(application)
+    assert fleet.tree.get("sharding/2/disabled") is None
+    node = fleet.tree.path("sharding/2")
+    fleet.tree.client.set_acls(node, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+    status, error = command(*disable)
+    assert (status, f"no permission for {node}/disabled" in error) == (1, True), error
+    fleet.tree.client.set_acls(node, [make_acl("world", "anyone", all=True)])
+    assert command(*disable)[0] == 0
+    assert explain(application.sidecar).codes() == ["ITEM_DISABLED"]
 
 
 def ended(applications: list[Application]) -> list[int]:
