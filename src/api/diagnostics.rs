@@ -7,9 +7,8 @@ use tonic::{Request, Response, Status};
 
 use crate::config::Role;
 use crate::coordination::admin::explain::{Explanation, ItemExplanation, Verdict};
-use crate::elasticjob::field_error::FieldError;
 use crate::findings::{Finding, Severity, Subject};
-use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
+use crate::job::{InstanceId, Item, JobName};
 use crate::listen::caller::Caller;
 use crate::proto;
 use crate::proto::diagnostics_service_server::DiagnosticsService;
@@ -19,6 +18,7 @@ use crate::runner::shared::Shared;
 
 use super::convert::InvalidRequest;
 use super::event::timestamp;
+use super::job::job_and_items;
 use super::{names, status};
 
 /// The service.
@@ -54,14 +54,7 @@ impl DiagnosticsService for Diagnostics {
 
 /// The job and the items of a request.
 pub fn read(request: &proto::ExplainJobRequest) -> Result<(JobName, BTreeSet<Item>), InvalidRequest> {
-    let job = JobName::parse(&request.job_name)
-        .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]))?;
-    let most = usize::try_from(SHARDING_TOTAL_COUNT_MAX).unwrap_or(usize::MAX);
-    if request.items.len() > most {
-        let given = format!("{} items", request.items.len());
-        return Err(InvalidRequest(vec![FieldError::new("items", &given, &format!("at most {most} items"))]));
-    }
-    Ok((job, request.items.iter().copied().map(Item).collect()))
+    job_and_items(&request.job_name, &request.items)
 }
 
 fn without_texts(explanation: Explanation) -> Explanation {

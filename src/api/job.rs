@@ -193,7 +193,9 @@ impl Jobs {
         caller: &Caller,
     ) -> Result<proto::CancelExecutionsResponse, Status> {
         names::check(caller, &request.job_name)?;
-        let (job, items) = read_cancel(request).map_err(|invalid| invalid.to_status())?;
+        let named = job_and_items(&request.job_name, &request.items);
+        let (job, items) = named.map_err(|invalid| invalid.to_status())?;
+        let items = (!items.is_empty()).then_some(items);
         let cancelled =
             self.attachments.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
         let Some(cancelled) = cancelled else {
@@ -241,17 +243,18 @@ fn read_servers(server_ips: &[String]) -> Result<BTreeSet<Ipv4Addr>, FieldError>
     server_ips.iter().map(read).collect()
 }
 
-fn read_cancel(
-    request: &proto::CancelExecutionsRequest,
-) -> Result<(JobName, Option<BTreeSet<Item>>), InvalidRequest> {
-    let job = JobName::parse(&request.job_name)
+/// A job and some of its items: 10000 at most.
+pub(super) fn job_and_items(
+    job_name: &str,
+    items: &[u32],
+) -> Result<(JobName, BTreeSet<Item>), InvalidRequest> {
+    let job = JobName::parse(job_name)
         .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]))?;
     let most = most();
-    if request.items.len() > most {
-        let given = format!("{} items", request.items.len());
+    if items.len() > most {
+        let given = format!("{} items", items.len());
         let allowed = format!("at most {most} items");
         return Err(InvalidRequest(vec![FieldError::new("items", &given, &allowed)]));
     }
-    let items: BTreeSet<_> = request.items.iter().copied().map(Item).collect();
-    Ok((job, (!items.is_empty()).then_some(items)))
+    Ok((job, items.iter().copied().map(Item).collect()))
 }

@@ -173,9 +173,13 @@ fn private_sockets() -> Vec<PathBuf> {
 
 /// Why a command failed. The exit code says whether another attempt may help.
 pub(super) fn refused(status: &Status) -> Failure {
+    Failure { code: exit_code(status), error: anyhow!(in_words(status)) }
+}
+
+/// The exit code of a command that failed with this status.
+pub(super) fn exit_code(status: &Status) -> u8 {
     let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted);
-    let code = if may_help { TRY_AGAIN } else { FAILED };
-    Failure { code, error: anyhow!(in_words(status)) }
+    if may_help { TRY_AGAIN } else { FAILED }
 }
 
 /// The sidecar's answer in words.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use tonic::{Code, Status};
+use tonic::Status;
 
+use super::endpoint::exit_code;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
 use crate::config::settings::{self, Setting};
 use crate::config::{ConfigError, Flags, Sources, load};
@@ -97,7 +98,5 @@ impl RegistryArgs {
 
 /// Why a command failed, from the status that a sidecar would have answered.
 pub(super) fn failed(status: &Status) -> Failure {
-    let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted);
-    let code = if may_help { TRY_AGAIN } else { FAILED };
-    Failure { code, error: anyhow!(printable(status.message())) }
+    Failure { code: exit_code(status), error: anyhow!(printable(status.message())) }
 }
