@@ -101,6 +101,10 @@ e2e-confined: interop-tools ## run the suite e2e under the restrictions of the u
 interop: ## run sidecars and ElasticJob in Java as instances of one job
 	.ci/test interop
 
+.PHONY: monitoring
+monitoring: ## write the alerts, the dashboards and the page of metrics anew from their tables
+	UPDATE_EXPECT=1 cargo test --locked --quiet --test tidy monitoring
+
 .PHONY: kerberos
 kerberos: interop-tools ## build the sidecar with Kerberos, and run its tests: they are no part of the others
 	.ci/setup kerberos

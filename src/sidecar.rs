@@ -41,6 +41,7 @@ use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
 use crate::extension::lock::Roots;
+use crate::http;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
 use crate::listen::admission::Admission;
@@ -51,6 +52,8 @@ use crate::listen::tls::{Tls, TlsFiles, TlsFilesError};
 use crate::listen::token::Tokens;
 use crate::listen::token_file::{TokenFile, TokenFileError};
 use crate::listen::token_set::TokenSet;
+use crate::metrics::meters::Meters;
+use crate::metrics::registry::Metered;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Acl, Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
@@ -58,6 +61,7 @@ use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
 use crate::runner::elections::Elections;
+use crate::runner::heartbeat::Heartbeat;
 use crate::runner::lock::registry::Locks;
 use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Feeds;
@@ -118,6 +122,7 @@ pub enum StartError {
 pub struct Sidecar {
     endpoints: Vec<String>,
     dump_address: Option<SocketAddr>,
+    http_address: Option<SocketAddr>,
     attachments: Attachments,
     locks: Locks,
     sticky_locks: StickyLocks,
@@ -159,6 +164,11 @@ impl Sidecar {
         let (tls_files, tls) = open_tls(&config).await?;
         let listeners = listen(&config, tls.as_ref()).await?;
         let dump = listen_for_dump(&config).await?;
+        let http = listen_for_http(&config).await?;
+        let meters = Meters::new(&config.namespace, config.metrics_jobs);
+        let counting = clock.clone();
+        let registry: Arc<dyn Registry> =
+            Arc::new(Metered::new(registry, meters.clone(), Arc::new(move || counting.now().mono)));
         let (current_sender, current) = watch::channel(None);
         let (trouble_sender, trouble) = watch::channel(format!("connecting to {}", registry.describe()));
         let (stop, stopped) = watch::channel(false);
@@ -183,6 +193,7 @@ impl Sidecar {
             outcomes: Outcomes::default(),
             lock_waits: LockWaits::default(),
             elections: Elections::default(),
+            meters: meters.clone(),
         };
         let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
         let attachments = Attachments::new(shared.clone(), locks.clone());
@@ -192,8 +203,15 @@ impl Sidecar {
         }
         let restart = (state_file, former_session);
         let published = (current_sender, trouble_sender);
-        let session_task =
-            spawn(keeper::keep(registry, clock.clone(), published, lease_keeper, restart, closing));
+        let session_task = spawn(keeper::keep(
+            registry,
+            clock.clone(),
+            published,
+            lease_keeper,
+            restart,
+            meters.clone(),
+            closing,
+        ));
         let services = Services {
             participants: Participants::new(attachments.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -216,6 +234,15 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
+        let heartbeat = Heartbeat::new(&clock);
+        server_tasks.push(spawn(until_stop(heartbeat.clone().keep(), stopped.clone())));
+        let http_address = http.map(|(address, listener)| {
+            let answers = http::Answers::new(attachments.clone(), heartbeat, drained.clone());
+            let serving =
+                http::serve(listener, answers, config.http_hosts.clone(), clock.clone(), stopped.clone());
+            server_tasks.push(spawn(serving));
+            address
+        });
         if let Some(file) = token_file {
             server_tasks.push(spawn(until_stop(file.keep(clock.clone()), stopped.clone())));
         }
@@ -234,7 +261,7 @@ impl Sidecar {
         }
         let several = admission.serves_several();
         let (router, health) =
-            server::router(services, tokens, several, config.silent_application_timeout, &clock)?;
+            server::router(services, tokens, several, config.silent_application_timeout, (meters, &clock))?;
         let lanes = Arc::new(Lanes::new(serve_lanes(&router, &stopped, &clock)));
         let connections =
             Connections::new(admission, config.jobs_allowed.clone(), Arc::clone(&lanes), &clock);
@@ -256,6 +283,7 @@ impl Sidecar {
         Ok(Self {
             endpoints,
             dump_address,
+            http_address,
             attachments,
             locks,
             sticky_locks,
@@ -277,6 +305,11 @@ impl Sidecar {
     /// The address of the dump command, if it is on.
     pub fn dump_address(&self) -> Option<SocketAddr> {
         self.dump_address
+    }
+
+    /// The address of probes and metrics, if it is on.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
     }
 
     /// Drains: the instances leave the schedule, executions may finish until the drain timeout, then the
@@ -471,6 +504,12 @@ async fn listen_for_dump(config: &Config) -> Result<Option<(SocketAddr, TcpListe
     let Some(address) = config.dump_listen else { return Ok(None) };
     let failed = |source| StartError::Listen { address: address.to_string(), source };
     dump::bind(address).await.map(Some).map_err(failed)
+}
+
+async fn listen_for_http(config: &Config) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {
+    let Some(address) = config.http_listen else { return Ok(None) };
+    let failed = |source| StartError::Listen { address: address.to_string(), source };
+    http::bind(address).await.map(Some).map_err(failed)
 }
 
 /// Ready while there is a session, its registry can write, and the sidecar is not stopping. Liveness never

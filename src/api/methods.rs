@@ -60,6 +60,11 @@ pub(super) fn need(path: &str) -> Option<Need> {
     find(path).map(|(_, need, _)| *need)
 }
 
+/// The path of the method with this path, without end.
+pub(super) fn known(path: &str) -> Option<&'static str> {
+    find(path).map(|(path, ..)| *path)
+}
+
 /// The cost of a call of the method with this path.
 pub(super) fn cost(path: &str) -> Cost {
     find(path).map_or(Cost::Small, |(_, _, cost)| *cost)

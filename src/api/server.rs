@@ -13,7 +13,9 @@ use tower::layer::util::{Identity, Stack};
 use crate::listen::authorize::Authorize;
 use crate::listen::calls::BoundCalls;
 use crate::listen::connections::{Connection, Receive};
+use crate::listen::measured::MeasureCalls;
 use crate::listen::token::{RequireToken, Tokens};
+use crate::metrics::meters::Meters;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::diagnostics_service_server::DiagnosticsServiceServer;
@@ -46,18 +48,18 @@ pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// items.
 const SMALL_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// The services with a health status. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 9] = [
+/// The services that need the registry. The empty name is the sidecar as a whole.
+const SERVICES: [&str; 7] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
     "sidekeeper.v1.JobService",
     "sidekeeper.v1.LockService",
     "sidekeeper.v1.ElectionService",
-    "sidekeeper.v1.SidecarService",
     "sidekeeper.v1.StickyLockService",
-    "sidekeeper.v1.DiagnosticsService",
 ];
+/// The services for the time when the registry is away, or the sidecar is stopping.
+const ALWAYS: [&str; 2] = ["sidekeeper.v1.SidecarService", "sidekeeper.v1.DiagnosticsService"];
 
 /// The services, shared by all listeners.
 #[derive(Clone)]
@@ -87,7 +89,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Sets whether the sidecar can accept work: it has a session with the registry and is not stopping.
+    /// Sets whether the sidecar can accept work: it has a session with the registry and is not stopping. The services for operators
+    /// serve in any case.
     pub async fn set_ready(&self, ready: bool) {
         let status = match ready {
             true => tonic_health::ServingStatus::Serving,
@@ -96,11 +99,14 @@ impl Health {
         for service in SERVICES {
             self.reporter.set_service_status(service, status).await;
         }
+        for service in ALWAYS {
+            self.reporter.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        }
     }
 
     /// Ends the streams of health watchers, which would outlive all other tasks.
     pub async fn end(mut self) {
-        for service in SERVICES {
+        for service in SERVICES.into_iter().chain(ALWAYS) {
             self.reporter.clear_service_status(service).await;
         }
     }
@@ -112,7 +118,10 @@ pub type Served = Router<
         BoundCalls,
         Stack<
             Authorize,
-            Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>,
+            Stack<
+                RequireToken,
+                Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Stack<MeasureCalls, Identity>>>>,
+            >,
         >,
     >,
 >;
@@ -124,7 +133,7 @@ pub fn router(
     tokens: Tokens,
     several: bool,
     silence: Duration,
-    clock: &Clock,
+    (meters, clock): (Meters, &Clock),
 ) -> Result<(Served, Health), tonic_reflection::server::Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let descriptors = || {
@@ -133,6 +142,7 @@ pub fn router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let router = Server::builder()
+        .layer(MeasureCalls::new(meters, methods::known, clock))
         .layer(DateBefore1970::new(clock))
         .layer(LogRefusals::new(clock))
         .layer(Receive)

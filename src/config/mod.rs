@@ -31,8 +31,8 @@ pub use self::roles::{Role, Roles};
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
+use self::types::{Access, MASK};
 pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, ServerFiles, UnixAddress, Who};
-use self::types::{DumpAccess, MASK};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 use crate::registry::zookeeper::{Acl, CredentialFiles, Service};
 use crate::runtime_folder;
@@ -106,6 +106,12 @@ pub struct Config {
     pub otlp_endpoint: Option<String>,
     /// The address of the dump command. Default: none. Loopback, unless `dump_access` allows others.
     pub dump_listen: Option<SocketAddr>,
+    /// The address of probes and metrics. Default: none. Loopback, unless `http_access` allows others.
+    pub http_listen: Option<SocketAddr>,
+    /// Further names of this machine in requests for probes and metrics. Default: none.
+    pub http_hosts: Vec<String>,
+    /// How many jobs have metrics of their own. Default: 200.
+    pub metrics_jobs: usize,
 }
 
 /// A configuration and the sources of its values.
@@ -248,8 +254,12 @@ impl Reader<'_> {
         let log_level = self.required(&settings::LOG_LEVEL, value::log_level);
         let log_format = self.required(&settings::LOG_FORMAT, value::log_format);
         let otlp_endpoint = self.optional(&settings::OTLP_ENDPOINT, value::otlp_endpoint);
-        let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
-        let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
+        let dump_listen = self.optional(&settings::DUMP_LISTEN, value::open_port).map(Option::flatten);
+        let dump_access = self.required(&settings::DUMP_ACCESS, value::open_access);
+        let http_listen = self.optional(&settings::HTTP_LISTEN, value::open_port).map(Option::flatten);
+        let http_access = self.required(&settings::HTTP_ACCESS, value::open_access);
+        let http_hosts = self.list(&settings::HTTP_HOSTS, value::host);
+        let metrics_jobs = self.required(&settings::METRICS_JOBS, value::metrics_jobs);
         if let Ok(listen) = &listen {
             self.check_tls(listen);
         }
@@ -260,7 +270,12 @@ impl Reader<'_> {
             self.check_lock_root(namespace, root);
         }
         if let (Ok(Some(address)), Ok(access)) = (&dump_listen, &dump_access) {
-            self.check_dump_access(*address, *access);
+            let settings = (&settings::DUMP_LISTEN, &settings::DUMP_ACCESS);
+            self.check_open_port("the dump command", settings, *address, *access);
+        }
+        if let (Ok(Some(address)), Ok(access)) = (&http_listen, &http_access) {
+            let settings = (&settings::HTTP_LISTEN, &settings::HTTP_ACCESS);
+            self.check_open_port("the port for probes", settings, *address, *access);
         }
         Ok(Config {
             listen: listen?,
@@ -291,6 +306,9 @@ impl Reader<'_> {
             log_format: log_format?,
             otlp_endpoint: otlp_endpoint?,
             dump_listen: dump_listen?,
+            http_listen: http_listen?,
+            http_hosts: http_hosts?,
+            metrics_jobs: metrics_jobs?,
         })
     }
 
@@ -354,19 +372,24 @@ impl Reader<'_> {
         (!given.texts.is_empty()).then(|| given.origin.name(setting))
     }
 
-    /// The dump command shows a job's nodes to every caller, so other machines may reach it only after two
-    /// decisions.
-    fn check_dump_access(&mut self, address: SocketAddr, access: DumpAccess) {
-        if address.ip().is_loopback() || access == DumpAccess::Anybody {
+    /// A port without authentication answers every caller, so other machines may reach it only after two decisions.
+    fn check_open_port(
+        &mut self,
+        what: &str,
+        (listen, open): (&'static Setting, &'static Setting),
+        address: SocketAddr,
+        access: Access,
+    ) {
+        if address.ip().is_loopback() || access == Access::Anybody {
             return;
         }
         let reason = format!(
-            "other machines can reach this address, and the dump command has neither TLS nor authentication; \
+            "other machines can reach this address, and {what} has neither TLS nor authentication; \
              allowed: a loopback address like `127.0.0.1:{}`, or set {} to `anybody` as well",
             address.port(),
-            settings::DUMP_ACCESS.key
+            open.key
         );
-        let what = self.origin_of(&settings::DUMP_LISTEN).unwrap_or_default();
+        let what = self.origin_of(listen).unwrap_or_default();
         self.problems.push(Problem { what, given: Some(address.to_string()), reason });
     }
 

@@ -143,6 +143,14 @@ settings! {
         "Where to answer ElasticJob's dump command: a port (`9888` or `:9888`) of this machine's loopback interface, or an IP address and port; port 0 takes a free one.";
     DUMP_ACCESS = "dump_access", "dump-access", "SIDEKEEPER_DUMP_ACCESS", "WHO", Default::Value("local"), =>
         "The callers that may reach the dump command: `local`, this machine only, or `anybody`, which allows other addresses in `dump_listen`. The command has no authentication.";
+    HTTP_LISTEN = "http_listen", "http-listen", "SIDEKEEPER_HTTP_LISTEN", "ADDRESS", Default::Absent("no probes and no metrics over HTTP"), =>
+        "Where to answer probes and Prometheus (`/livez`, `/readyz`, `/startupz`, `/metrics`): a port (`9464` or `:9464`) of this machine's loopback interface, or an IP address and port; port 0 takes a free one.";
+    HTTP_ACCESS = "http_access", "http-access", "SIDEKEEPER_HTTP_ACCESS", "WHO", Default::Value("local"), =>
+        "The callers that may reach `http_listen`: `local`, this machine only, or `anybody`, which allows other addresses. The port has no authentication, and changes nothing.";
+    HTTP_HOSTS = "http_hosts", "http-hosts", "SIDEKEEPER_HTTP_HOSTS", "HOST", Default::Absent("addresses and `localhost` only"), list =>
+        "Further names of this machine in the `Host` of requests to `http_listen`.";
+    METRICS_JOBS = "metrics_jobs", "metrics-jobs", "SIDEKEEPER_METRICS_JOBS", "NUMBER", Default::Value("200"), =>
+        "How many jobs have metrics of their own, 0 to 10000; further ones share the name `_other`.";
 }
 
 #[cfg(test)]

@@ -112,6 +112,9 @@ fn without_any_source_the_defaults_hold() {
             log_format: Auto,
             otlp_endpoint: None,
             dump_listen: None,
+            http_listen: None,
+            http_hosts: [],
+            metrics_jobs: 200,
         }
     "#]]
     .assert_debug_eq(&config);
@@ -169,7 +172,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, tls_cert, tls_key, tls_client_ca, tls_allow, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_kerberos, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, tls_cert, tls_key, tls_client_ca, tls_allow, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_kerberos, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access, http_listen, http_access, http_hosts, metrics_jobs
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -292,6 +295,10 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         # otlp_endpoint is not set: no traces are exported
         # dump_listen is not set: no dump command
         dump_access = "local" # default
+        # http_listen is not set: no probes and no metrics over HTTP
+        http_access = "local" # default
+        # http_hosts is not set: addresses and `localhost` only
+        metrics_jobs = "200" # default
     "#]]
     .assert_eq(&shown.replace(&path, "FILE"));
     assert!(!format!("{loaded:?}").contains("hunter2"), "{loaded:?}");

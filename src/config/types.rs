@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use super::rights::Rights;
 use super::roles::Roles;
 
-/// The callers that may reach the dump command.
+/// The callers that may reach a port without authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DumpAccess {
+pub(super) enum Access {
     /// This machine only.
     Local,
     /// Every caller that reaches the address.

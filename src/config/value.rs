@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::types::{DumpAccess, LogFormat, Secret};
+use super::types::{Access, LogFormat, Secret};
 use crate::tree::Path;
 
 /// Bounds of a duration, both included, with their form for people.
@@ -84,9 +84,12 @@ fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Ok(total)
 }
 
-/// Reads the address of the dump command. `None` if the text is empty. A port alone is a port of the loopback
+/// The most jobs that have metrics of their own: as many series as a Prometheus takes from one target without harm.
+const METRICS_JOBS_MAX: usize = 10_000;
+
+/// Reads the address of a port without authentication. `None` if the text is empty. A port alone is a port of the loopback
 /// interface.
-pub(super) fn dump_listen(text: &str) -> Result<Option<SocketAddr>, String> {
+pub(super) fn open_port(text: &str) -> Result<Option<SocketAddr>, String> {
     const ALLOWED: &str = "allowed: a port like `9888`, or an IP address and port like `127.0.0.1:9888`";
     if text.is_empty() {
         return Ok(None);
@@ -107,13 +110,28 @@ pub(super) fn dump_listen(text: &str) -> Result<Option<SocketAddr>, String> {
     }
 }
 
-/// Reads the callers that may reach the dump command.
-pub(super) fn dump_access(text: &str) -> Result<DumpAccess, String> {
+/// Reads the callers that may reach a port without authentication.
+pub(super) fn open_access(text: &str) -> Result<Access, String> {
     match text {
-        "local" => Ok(DumpAccess::Local),
-        "anybody" => Ok(DumpAccess::Anybody),
+        "local" => Ok(Access::Local),
+        "anybody" => Ok(Access::Anybody),
         _ => Err("allowed: local, anybody".to_owned()),
     }
+}
+
+/// Reads a name of this machine, without a port.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if text.is_empty() || !text.bytes().all(is_name) {
+        return Err("allowed: a host's name, without a port".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads how many jobs have metrics of their own.
+pub(super) fn metrics_jobs(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= METRICS_JOBS_MAX);
+    number.ok_or_else(|| format!("allowed: a number from 0 to {METRICS_JOBS_MAX}"))
 }
 
 /// Checks a ZooKeeper connect string.
@@ -277,20 +295,20 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_the_dump_command_is_one_of_this_machine() {
+    fn a_port_without_an_address_is_one_of_this_machine() {
         for local in ["9888", ":9888", "127.0.0.1:9888", "localhost:9888"] {
-            assert_eq!(dump_listen(local), Ok(Some("127.0.0.1:9888".parse().unwrap())), "{local:?}");
+            assert_eq!(open_port(local), Ok(Some("127.0.0.1:9888".parse().unwrap())), "{local:?}");
         }
-        assert_eq!(dump_listen("[::1]:0"), Ok(Some("[::1]:0".parse().unwrap())));
-        assert_eq!(dump_listen("0.0.0.0:1"), Ok(Some("0.0.0.0:1".parse().unwrap())));
-        assert_eq!(dump_listen(""), Ok(None));
+        assert_eq!(open_port("[::1]:0"), Ok(Some("[::1]:0".parse().unwrap())));
+        assert_eq!(open_port("0.0.0.0:1"), Ok(Some("0.0.0.0:1".parse().unwrap())));
+        assert_eq!(open_port(""), Ok(None));
         for bad in
             [":", "65536", ":65536", "-1", "host:9888", "127.0.0.1", "localhost:", "::1", "unix:/run/s", " 1"]
         {
-            assert!(dump_listen(bad).is_err(), "{bad:?}");
+            assert!(open_port(bad).is_err(), "{bad:?}");
         }
-        assert!(dump_access("local").is_ok() && dump_access("anybody").is_ok());
-        assert!(dump_access("").is_err() && dump_access("Anybody").is_err());
+        assert!(open_access("local").is_ok() && open_access("anybody").is_ok());
+        assert!(open_access("").is_err() && open_access("Anybody").is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod connections;
 pub mod lanes;
 pub(crate) mod limited_log;
 pub mod listener;
+pub(crate) mod measured;
 pub(crate) mod peer;
 pub(crate) mod refusal;
 mod reread;

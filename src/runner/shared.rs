@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::job::{JobConfiguration, JobName};
+use crate::metrics::meters::Meters;
 use crate::tree::Path;
 
 use super::clock::Clock;
@@ -47,6 +48,8 @@ pub struct Shared {
     pub lock_waits: LockWaits,
     /// The elections in which an instance of the sidecar stands.
     pub elections: Elections,
+    /// The counters.
+    pub meters: Meters,
 }
 
 impl Shared {

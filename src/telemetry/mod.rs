@@ -7,7 +7,7 @@
 pub mod limiter;
 
 use std::io::{self, IsTerminal as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::propagation::{Injector, TextMapPropagator as _};
@@ -18,10 +18,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::level_filters::LevelFilter;
-use tracing::{Metadata, Span, Subscriber};
+use tracing::{Event, Level, Metadata, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::filter::FilterFn;
-use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Registry};
@@ -40,6 +40,25 @@ static TRACING: AtomicBool = AtomicBool::new(false);
 /// Whether traces are exported. Without it spans are not worth their cost on the dispatch path.
 pub fn is_tracing() -> bool {
     TRACING.load(Ordering::Relaxed)
+}
+
+/// The warnings and errors of this process.
+static WARNINGS: AtomicU64 = AtomicU64::new(0);
+static ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// The number of warnings and of errors of this process, also of those that the log filter leaves out.
+pub fn lines() -> (u64, u64) {
+    (WARNINGS.load(Ordering::Relaxed), ERRORS.load(Ordering::Relaxed))
+}
+
+/// Counts warnings and errors.
+struct CountLines;
+
+impl<S: Subscriber> Layer<S> for CountLines {
+    fn on_event(&self, event: &Event<'_>, _: layer::Context<'_, S>) {
+        let count = if *event.metadata().level() == Level::ERROR { &ERRORS } else { &WARNINGS };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Why telemetry could not start.
@@ -72,6 +91,7 @@ impl Telemetry {
             None => None,
         };
         Registry::default()
+            .with(CountLines.with_filter(LevelFilter::WARN))
             .with(log_layer(config.log_format).with_filter(filter))
             .with(provider.as_ref().map(trace_layer))
             .try_init()?;

@@ -12,6 +12,7 @@ use jiff::SignedDuration;
 use sidekeeper::api::job::Jobs;
 use sidekeeper::api::participant::Participants;
 use sidekeeper::extension::lock::Roots;
+use sidekeeper::metrics::meters::Meters;
 use sidekeeper::proto;
 use sidekeeper::proto::job_service_server::JobService;
 use sidekeeper::runner::attachments::registry::Attachments;
@@ -97,6 +98,7 @@ impl World {
         let (stop, stopped) = watch::channel(None);
         let (drained, draining) = watch::channel(false);
         let (lease, lease_keeper) = Lease::new();
+        let meters = Meters::new("simulation", 100);
         let shared = Shared {
             namespace,
             server_ip: place.ip,
@@ -111,6 +113,7 @@ impl World {
             outcomes: Outcomes::default(),
             lock_waits: LockWaits::default(),
             elections: Elections::default(),
+            meters: meters.clone(),
         };
         let roots = Roots::new(&shared.namespace, None);
         let attachments = Attachments::new(shared.clone(), Locks::new(shared, roots));
@@ -125,6 +128,7 @@ impl World {
             published,
             (lease_keeper, None),
             restart,
+            meters,
             stopped,
         );
         let timeline = self.timeline.clone();

@@ -46,6 +46,9 @@ pub(crate) fn config(socket: &Path) -> Config {
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
         dump_listen: None,
+        http_listen: None,
+        http_hosts: Vec::new(),
+        metrics_jobs: 200,
     }
 }
 

@@ -4,6 +4,7 @@
 //! the comments of the protos.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod monitoring;
 mod rooms;
 
 use std::collections::BTreeSet;

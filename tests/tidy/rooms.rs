@@ -33,6 +33,7 @@ const SRC: House = House {
         ("config/", 2),
         ("elasticjob/", 2),
         ("telemetry/", 3),
+        ("metrics/", 3),
         ("extension/", 3),
         ("coordination/", 4),
         ("job_files.rs", 4),
@@ -40,6 +41,7 @@ const SRC: House = House {
         ("listen/", 6),
         ("api/", 7),
         ("dump.rs", 7),
+        ("http/", 7),
         ("sidecar.rs", 8),
         ("cli/", 9),
         ("lib.rs", 10),
@@ -80,6 +82,7 @@ const RUNNER: House = House {
     ranks: &[
         ("clock.rs", 0),
         ("elections.rs", 0),
+        ("heartbeat.rs", 1),
         ("lock_waits.rs", 0),
         ("outcomes.rs", 0),
         ("waiting.rs", 0),
@@ -92,7 +95,8 @@ const RUNNER: House = House {
         ("job/", 6),
         ("attachments/", 7),
         ("admin/", 7),
-        ("", 8),
+        ("gauges.rs", 8),
+        ("", 9),
     ],
 };
 

@@ -88,9 +88,20 @@ impl Evidence {
         let mut picture = Picture::unknown(paths, own_paths);
         picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
         picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        Self { written, ..Self::of(paths, picture, now.wall) }
+    }
+
+    /// The evidence in a picture at this time. Without the times at which nodes were written: no finding has a beginning, and none is
+    /// that an execution takes too long.
+    pub fn of(paths: &JobPaths, picture: Picture, now: Timestamp) -> Self {
         let mut settings = None;
-        let status = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now.wall);
-        Self { paths: paths.clone(), picture, settings, written, now: now.wall, status }
+        let status = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now);
+        Self { paths: paths.clone(), picture, settings, written: BTreeMap::new(), now, status }
+    }
+
+    /// The next fire after another one.
+    pub fn fire_after(&self, fire: Timestamp) -> Option<Timestamp> {
+        self.settings.as_ref()?.schedule.as_ref()?.next_after(fire)
     }
 
     /// Explains these items, or all.

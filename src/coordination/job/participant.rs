@@ -293,6 +293,16 @@ impl Participant {
         self.executions.starting().map(|(item, planned)| (item, planned.source, planned.scheduled))
     }
 
+    /// How many executions the application has not reported.
+    pub fn unreported(&self) -> usize {
+        self.executions.unreported()
+    }
+
+    /// How many executions are reported, and not recorded in the registry yet.
+    pub fn unrecorded(&self) -> usize {
+        self.executions.unrecorded()
+    }
+
     /// The job's sharding total count, as far as it is known: the bound of executions that can be open at once.
     pub fn items_max(&self) -> usize {
         let total =

@@ -69,6 +69,11 @@ impl List {
         self.by_id.len()
     }
 
+    /// The number of jobs that have attachments.
+    pub(super) fn count_jobs(&self) -> usize {
+        self.by_job.len()
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &Attachment> {
         self.by_id.values()
     }

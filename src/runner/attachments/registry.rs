@@ -1,6 +1,6 @@
 //! The list of attachments. Starts a participant's task for each, and removes it when the task has ended. Decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -10,7 +10,7 @@ use crate::coordination::job::frame::context::Identity;
 use crate::coordination::job::participant::Participant;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
-use crate::job::{InstanceId, InstanceName};
+use crate::job::{InstanceId, InstanceName, JobName};
 use crate::runner::job::outlet::Outlet;
 use crate::runner::job::task::Task;
 use crate::runner::lock::registry::Locks;
@@ -51,6 +51,17 @@ impl Attachments {
     /// The state that all tasks share.
     pub fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// The number of attachments, and of their jobs.
+    pub fn count_jobs(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.attachments.len(), inner.attachments.count_jobs())
+    }
+
+    /// The instances of a job that are attached here.
+    pub fn instances_of(&self, job: &JobName) -> BTreeSet<InstanceId> {
+        self.lock().attachments.of_job(job).map(|(_, attachment)| attachment.instance.clone()).collect()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -4,7 +4,7 @@
 //! `task` selects what has happened, steps and performs. [`command`] has the calls that a task takes, [`outlet`] what an
 //! application reads, and `backlog` the events that wait until the application reads them. The requests to the registry
 //! that are more than one transaction: `commits`, `latches`, [`reads`]. `item_locks` has the locks that executions hold for
-//! their items. `log` has the log lines about a participant.
+//! their items. `log` has the log lines about a participant, and `measure` its numbers.
 //!
 //! Must not know the other tasks: what concerns several instances is in [`super::attachments`].
 
@@ -14,6 +14,7 @@ mod commits;
 mod item_locks;
 mod latches;
 mod log;
+mod measure;
 pub mod outlet;
 pub mod reads;
 pub(crate) mod task;

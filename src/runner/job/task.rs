@@ -26,6 +26,7 @@ use crate::coordination::job::participant::Participant;
 use crate::coordination::time::{Now, Wakeup};
 use crate::elasticjob::path::Barrier;
 use crate::job::Item;
+use crate::metrics::meters::Meters;
 use crate::registry::SessionState;
 use crate::runner::clock::Clock;
 use crate::runner::elections::Elections;
@@ -45,6 +46,7 @@ use super::commits::commit;
 use super::item_locks::ItemLocks;
 use super::latches::{self, HeldLatch};
 use super::log::Refusals;
+use super::measure::Measure;
 use super::outlet::{Outlet, StreamEnd, TracedEvent};
 use super::{log, reads};
 
@@ -84,6 +86,8 @@ pub(crate) struct Task {
     item_locks: ItemLocks,
     lock_waits: LockWaits,
     elections: Elections,
+    meters: Meters,
+    measure: Measure,
 }
 
 /// An event that a task has waited for.
@@ -110,6 +114,7 @@ impl Task {
         let (backlog, outlet) = Backlog::new(shared.clock.clone());
         let (over, over_receiver) = watch::channel(false);
         let item_locks = ItemLocks::new(locks, &identity);
+        let measure = Measure::new(shared.meters.job(&identity.job));
         let task = Self {
             participant,
             identity,
@@ -137,6 +142,8 @@ impl Task {
             item_locks,
             lock_waits: shared.lock_waits.clone(),
             elections: shared.elections.clone(),
+            meters: shared.meters.clone(),
+            measure,
         };
         (Box::new(task), Handle { commands: command_sender, over: over_receiver }, outlet)
     }
@@ -155,6 +162,7 @@ impl Task {
             self.step(now, inputs);
             self.check_slow(now);
         }
+        self.measure.ended(&self.participant);
         self.backlog.finish();
         self.outcomes.forget(&self.identity.job, &self.identity.instance);
         self.lock_waits.forget(&self.identity.job, &self.identity.instance);
@@ -176,6 +184,7 @@ impl Task {
         for effect in effects {
             self.perform(now, effect);
         }
+        self.measure.stepped(&self.participant);
     }
 
     /// Waits until something happens, and takes everything that has happened.
@@ -427,9 +436,13 @@ impl Task {
             }
             Effect::Warn(problem) => log::problem(&problem),
             Effect::Skipped { item, scheduled } => {
+                self.measure.skipped();
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
-            Effect::Retry(item, news) => log::retry(item, news),
+            Effect::Retry(item, news) => {
+                self.measure.retry(news);
+                log::retry(item, news);
+            }
             Effect::AskItemLock { number, lock } => {
                 if let Some(refused) = self.item_locks.ask(number, &lock) {
                     self.in_flight.push(Box::pin(std::future::ready(refused)));
@@ -441,7 +454,14 @@ impl Task {
                 let is_new = self.lock_waits.record(now, job, instance, item, &wait);
                 log::lock_wait(item, &wait, is_new);
             }
-            Effect::Reported(item, outcome) => self.record_outcome(now, item, &outcome),
+            Effect::Reported(reported) => {
+                self.measure.reported(&reported);
+                self.record_outcome(now, reported.item, &reported.outcome);
+            }
+            Effect::ExecutionLost(item) => {
+                self.measure.lost();
+                debug!(%item, "an execution was stopped after the session was lost");
+            }
             Effect::CloseStream(reason) => self.backlog.close(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
                 let word = reason.word().map(tracing::field::display);
@@ -454,13 +474,17 @@ impl Task {
     fn commit(&mut self, id: CommitId, purpose: Purpose, transaction: Transaction) {
         let Some((session, _)) = &self.session else { return };
         debug!(%purpose, steps = transaction.len(), "commit");
+        let work = self.measure.work(purpose, &transaction);
         let committing = commit(session, &self.namespace, &self.identity, purpose, transaction);
         let (refusals, clock) = (Arc::clone(&self.refusals), self.clock.clone());
         self.in_flight.push(Box::pin(async move {
             let result = committing.await;
-            if let Err(error) = &result {
-                debug!(%purpose, %error, "commit failed");
-                refusals.warn(clock.now().mono, purpose, error);
+            match &result {
+                Ok(_) => work.done(),
+                Err(error) => {
+                    debug!(%purpose, %error, "commit failed");
+                    refusals.warn(clock.now().mono, purpose, error);
+                }
             }
             Input::Committed(id, result)
         }));
@@ -477,6 +501,7 @@ impl Task {
     /// Sends an event to the application.
     fn send(&mut self, now: Now, event: Event) {
         log::event(now, &event);
+        self.measure.event(now, &event);
         let trace = self.trace(&event);
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
@@ -489,6 +514,7 @@ impl Task {
     fn check_slow(&mut self, now: Now) {
         let items = self.participant.items_max();
         let Some(waiting) = self.backlog.slow(now.mono, self.slow_after, items) else { return };
+        self.meters.slow_reader();
         warn!(waiting, "the application does not read its events; it is detached");
         self.backlog.close(StreamEnd::SlowApplication(self.slow_after));
         self.step(now, vec![Input::Detached]);

@@ -48,6 +48,14 @@ impl Feeds {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The picture of a job that has followers, as they see it in this session. `None`: it is not known.
+    pub(crate) fn peek(&self, job: &JobName, session: SessionId) -> Option<Picture> {
+        let feed = Arc::clone(self.lock().get(job)?);
+        let known = feed.known.read().unwrap_or_else(PoisonError::into_inner);
+        let is_known = known.session == Some(session) && known.picture.nodes.is_loaded();
+        is_known.then(|| known.picture.clone())
+    }
+
     /// Follows a job. The first follower starts its feed, and the last one that is dropped ends it.
     pub(crate) fn follow(
         &self,

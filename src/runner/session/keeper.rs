@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::coordination::time::Wakeup;
+use crate::metrics::meters::Meters;
 use crate::registry::{Error, Registry, Session, SessionState};
 use crate::runner::clock::Clock;
 use crate::runner::state_file::writer::StateFile;
@@ -77,6 +78,7 @@ pub async fn keep(
     (current, trouble): (watch::Sender<Option<Arc<dyn Session>>>, watch::Sender<String>),
     (mut lease_keeper, margin): (LeaseKeeper, Option<Duration>),
     (state_file, mut former): (StateFile, Option<FormerSession>),
+    meters: Meters,
     mut stop: watch::Receiver<Option<CloseMode>>,
 ) {
     let mut pause = PAUSE_MIN;
@@ -114,6 +116,7 @@ pub async fn keep(
                     break;
                 }
                 state_file.set_session(None).await;
+                meters.session_lost();
                 warn!(session = %session.id(), "session lost");
                 if reason == End::GivenUp {
                     // The applications hear of the loss now, and have the margin to stop their executions. Their items
@@ -260,6 +263,7 @@ mod tests {
             (current, trouble),
             (lease_keeper, None),
             (StateFile::none(), None),
+            Meters::new("jobs", 0),
             stopped,
         );
         let stopping = async {

@@ -138,6 +138,9 @@ pub fn config(namespace: &str, number: u8) -> Config {
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
         dump_listen: None,
+        http_listen: None,
+        http_hosts: Vec::new(),
+        metrics_jobs: 200,
     }
 }
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::coordination::job::contract::answer::{Answer, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::event::Event;
+use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::report::Outcome;
 use crate::elasticjob::path::Barrier;
 use crate::job::{InstanceName, Item, Problem};
@@ -84,7 +85,9 @@ pub enum Effect {
     /// The execution of this item waits for its lock, or does not any more.
     LockWait(Item, LockWait),
     /// The application has reported how it executed an item.
-    Reported(Item, Outcome),
+    Reported(Reported),
+    /// The session was lost during an execution of this item, and the application has stopped it: nobody will record how it ended.
+    ExecutionLost(Item),
     /// A fire was not executed and will not be re-run, because the job does not want misfires.
     Skipped {
         /// The item.
@@ -96,6 +99,19 @@ pub enum Effect {
     CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
+}
+
+/// A reported execution, for those who look on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    /// Its item.
+    pub item: Item,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its cause.
+    pub source: Source,
+    /// The time since the application got it; `None`: an earlier process of the sidecar gave it to the application.
+    pub lasted: Option<Duration>,
 }
 
 /// The wait of an execution for the lock of its item.

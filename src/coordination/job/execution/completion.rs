@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::effect::{Effect, Reported};
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::report::{Ended, Ending, ExecutionResult, Outcome};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
@@ -37,6 +37,9 @@ impl Executions {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
+        if execution.state == State::Lost {
+            out.push(Effect::ExecutionLost(item));
+        }
         if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
             let (number, planned, cancelled) =
                 (execution.number, execution.planned, execution.limit.cancelled());
@@ -96,7 +99,7 @@ impl Executions {
                     CompletionStatus::LeaseLost
                 }
                 (Some(item), Some(execution)) if is_interrupted(cx, execution, &result.outcome) => {
-                    out.push(Effect::Reported(item, result.outcome.clone()));
+                    out.push(reported(cx, item, execution, &result.outcome));
                     self.remember_lost(number);
                     // The view may not know that the running node left behind is this instance's.
                     self.interrupted.insert(item, false);
@@ -108,7 +111,7 @@ impl Executions {
                         execution.state = State::Reported;
                         execution.ending = Some(Ending::from(&result.outcome));
                         self.reported.push(item);
-                        out.push(Effect::Reported(item, result.outcome.clone()));
+                        out.push(reported(cx, item, execution, &result.outcome));
                     }
                     execution.waiting.push((ticket, place));
                     missing += 1;
@@ -366,6 +369,12 @@ impl Executions {
         let pause = if self.interrupted.is_empty() { INVESTIGATION_PAUSE } else { INTERRUPTION_PAUSE };
         self.investigated.map(|at| at.saturating_add(pause))
     }
+}
+
+/// The application has reported an execution.
+fn reported(cx: &Context, item: Item, execution: &Execution, outcome: &Outcome) -> Effect {
+    let lasted = execution.begun.map(|begun| cx.now.mono.saturating_sub(begun));
+    Effect::Reported(Reported { item, outcome: outcome.clone(), source: execution.planned.source, lasted })
 }
 
 /// Whether this result says that the execution stopped because its item's lock was lost, or because the application took

@@ -51,6 +51,8 @@ pub(crate) struct Execution {
     /// node.
     taken_over: bool,
     planned: Planned,
+    /// When the application got it from this process; monotonic.
+    begun: Option<Duration>,
     /// The view's revision that showed its running node.
     running_seen: Option<u64>,
     /// The reported result.
@@ -182,6 +184,16 @@ impl Executions {
         self.iter().filter(|(_, execution)| execution.is_running())
     }
 
+    /// How many executions are open whose reports have not come.
+    pub(crate) fn unreported(&self) -> usize {
+        self.open.len().saturating_sub(self.unrecorded())
+    }
+
+    /// How many executions are reported, and not recorded yet.
+    pub(crate) fn unrecorded(&self) -> usize {
+        self.reported.len().saturating_add(self.completing.len())
+    }
+
     /// How many executions this participant has opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.last_number
@@ -191,10 +203,11 @@ impl Executions {
         self.deadlines.next_retry(now)
     }
 
-    /// The application begins the open execution of an item. `seen`: the picture's revision that showed its running
+    /// The application begins the open execution of an item now. `seen`: the picture's revision that showed its running
     /// node.
-    pub(crate) fn begins(&mut self, item: Item, execute: Execute, seen: Option<u64>) {
+    pub(crate) fn begins(&mut self, item: Item, execute: Execute, seen: Option<u64>, now: Duration) {
         if let Some(open) = self.open.get_mut(&item) {
+            open.begun = Some(now);
             open.sent = Some(Box::new(execute));
             open.running_seen = seen;
         }
@@ -256,9 +269,19 @@ impl Executions {
         let number = self.last_number;
         let taken_over = planned.is_first_of(Source::Failover);
         let (state, ending, sent, waiting) = (State::Running, None, None, Vec::new());
-        let running_seen = None;
-        let execution =
-            Execution { number, state, taken_over, planned, running_seen, ending, limit, sent, waiting };
+        let (begun, running_seen) = (None, None);
+        let execution = Execution {
+            number,
+            state,
+            taken_over,
+            planned,
+            begun,
+            running_seen,
+            ending,
+            limit,
+            sent,
+            waiting,
+        };
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);

@@ -1,0 +1,180 @@
+//! What each path says. Decides when the sidecar is live and when it is ready; the numbers are in [`crate::runner::gauges`].
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode, Uri};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::spawn_blocking;
+
+use crate::metrics::words::Level;
+use crate::registry::SessionState;
+use crate::runner::attachments::registry::Attachments;
+use crate::runner::gauges;
+use crate::runner::heartbeat::Heartbeat;
+use crate::telemetry;
+
+/// A process whose heartbeat is older is not alive: its threads are blocked.
+const ALIVE: Duration = Duration::from_secs(10);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// The answers of a sidecar. Clones share it.
+#[derive(Clone)]
+pub struct Answers {
+    attachments: Attachments,
+    heartbeat: Heartbeat,
+    draining: watch::Receiver<bool>,
+    /// An answer may have megabytes, so there is one at a time.
+    rendering: Arc<Semaphore>,
+}
+
+/// A check of readiness: its name, and why it fails.
+type Check = (&'static str, Result<(), &'static str>);
+
+impl Answers {
+    /// The answers of the sidecar with these attachments. `draining`: whether it is stopping.
+    pub fn new(attachments: Attachments, heartbeat: Heartbeat, draining: watch::Receiver<bool>) -> Self {
+        Self { attachments, heartbeat, draining, rendering: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Answers a request for a path.
+    pub(super) async fn answer(&self, uri: &Uri) -> Response<String> {
+        let query = uri.query().unwrap_or_default();
+        match uri.path() {
+            "/livez" => probe("livez", &[("heartbeat", self.is_alive())], query),
+            // The sidecar answers only once its listeners are bound; a registry is not needed for that.
+            "/startupz" => probe("startupz", &[], query),
+            "/readyz" => probe("readyz", &self.readiness(), query),
+            "/metrics" => self.metrics().await,
+            "/version" => text(StatusCode::OK, JSON, version()),
+            path => {
+                let wanted = path.strip_prefix("/readyz/");
+                let checks = self.readiness();
+                match checks.iter().find(|(name, _)| Some(*name) == wanted) {
+                    Some(check) => probe("readyz", std::slice::from_ref(check), query),
+                    None => text(
+                        StatusCode::NOT_FOUND,
+                        TEXT,
+                        "no such path: /livez /readyz /startupz /metrics /version\n".to_owned(),
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Never asks for the registry, a collector or a disk: a restart would not mend them.
+    fn is_alive(&self) -> Result<(), &'static str> {
+        if self.heartbeat.age() < ALIVE {
+            Ok(())
+        } else {
+            Err("the process has been blocked for ten seconds")
+        }
+    }
+
+    fn readiness(&self) -> [Check; 4] {
+        let shared = self.attachments.shared();
+        let session = shared.current.borrow().clone();
+        let state = session.as_ref().map(|session| *session.state().borrow());
+        let lease = session.as_ref().is_some_and(|session| {
+            let proof = *shared.lease.proof.borrow();
+            let holds = |until| until > shared.clock.now().mono;
+            session.timeout() == Duration::MAX
+                || proof.is_some_and(|proof| proof.session == session.id() && holds(proof.until))
+        });
+        let obstacle = session.as_ref().is_some_and(|session| session.obstacle().is_some());
+        let require = |is_so, why| if is_so { Ok(()) } else { Err(why) };
+        [
+            (
+                "session",
+                require(
+                    matches!(state, Some(SessionState::Connected | SessionState::Suspended)),
+                    "there is no session with the registry",
+                ),
+            ),
+            ("lease", require(lease, "the session is not proven alive")),
+            ("registry", require(!obstacle, "the registry cannot write")),
+            ("draining", require(!*self.draining.borrow(), "the sidecar is stopping")),
+        ]
+    }
+
+    async fn metrics(&self) -> Response<String> {
+        // The semaphore is never closed.
+        let Ok(_turn) = self.rendering.acquire().await else { return failed() };
+        let (attachments, heartbeat) = (self.attachments.clone(), self.heartbeat.clone());
+        // A job may have thousands of items: no other task waits for them.
+        let rendered = spawn_blocking(move || {
+            let state = gauges::read(&attachments, &heartbeat);
+            let shared = attachments.shared();
+            let (warnings, errors) = telemetry::lines();
+            let lines = [(Level::Warn, warnings), (Level::Error, errors)];
+            shared.meters.render(state, lines, shared.clock.now().mono)
+        });
+        match rendered.await {
+            Ok(Ok(body)) => text(StatusCode::OK, OPEN_METRICS, body),
+            Ok(Err(_)) | Err(_) => failed(),
+        }
+    }
+}
+
+fn failed() -> Response<String> {
+    text(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be written\n".to_owned())
+}
+
+fn version() -> String {
+    format!("{{\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"))
+}
+
+fn text(status: StatusCode, content: &'static str, body: String) -> Response<String> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
+    response
+}
+
+/// The answer of a probe. The query may have `verbose`, and `exclude=NAME` for checks that do not count.
+fn probe(name: &str, checks: &[Check], query: &str) -> Response<String> {
+    let options: Vec<_> = query.split('&').collect();
+    let is_excluded =
+        |check: &str| options.iter().any(|option| option.strip_prefix("exclude=") == Some(check));
+    let mut lines = String::new();
+    let mut is_well = true;
+    for (check, result) in checks {
+        // Writing to a string cannot fail.
+        let _ = match result {
+            _ if is_excluded(check) => writeln!(lines, "[+]{check} excluded: ok"),
+            Ok(()) => writeln!(lines, "[+]{check} ok"),
+            Err(why) => {
+                is_well = false;
+                writeln!(lines, "[-]{check} failed: {why}")
+            }
+        };
+    }
+    let (status, end) =
+        if is_well { (StatusCode::OK, "passed") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
+    let is_verbose = options.iter().any(|option| *option == "verbose" || option.starts_with("verbose="));
+    let body =
+        if is_well && !is_verbose { "ok\n".to_owned() } else { format!("{lines}{name} check {end}\n") };
+    text(status, TEXT, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_says_which_check_fails_and_an_excluded_one_does_not_count() {
+        let checks: [Check; 2] = [("session", Err("there is none")), ("draining", Ok(()))];
+        let failed = probe("readyz", &checks, "");
+        assert_eq!(failed.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(failed.body(), "[-]session failed: there is none\n[+]draining ok\nreadyz check failed\n");
+        let well = probe("readyz", &checks, "exclude=session");
+        assert_eq!((well.status(), well.body().as_str()), (StatusCode::OK, "ok\n"));
+        let verbose = probe("readyz", &checks, "verbose&exclude=session");
+        assert_eq!(verbose.body(), "[+]session excluded: ok\n[+]draining ok\nreadyz check passed\n");
+    }
+}

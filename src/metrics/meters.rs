@@ -1,0 +1,509 @@
+//! The counters of a sidecar, and the text that Prometheus reads.
+//!
+//! A participant holds the counters of its job, so an execution costs a few atomic additions. [`Meters::render`] writes them together with
+//! the state of that moment. Only so many jobs have series of their own, the first ones that come; further jobs share [`OTHER`]. The series
+//! of a job stay for an hour after its last participant, so that Prometheus sees its last values.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric as Encoded, Registry};
+
+use super::OTHER;
+use super::state::State;
+use super::table::{self, Metric, PREFIX};
+use super::words::{Answer, Cancel, Job, Level, Outcome, Request, Source};
+use crate::job::JobName;
+
+/// How long the series of a job stay after its last participant.
+const KEPT: Duration = Duration::from_secs(60 * 60);
+
+/// From 1 ms, the best that a schedule can expect, to 5 min.
+const LATENESS: [f64; 16] =
+    [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 300.0];
+/// From 10 ms to 6 h: executions are seconds of work, or a night's.
+const DURATION: [f64; 16] = [
+    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0,
+    21_600.0,
+];
+/// Requests to the registry, and calls.
+const REQUEST: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 10.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfJob {
+    job_name: Job,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfExecution {
+    job_name: Job,
+    source: Source,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCancel {
+    job_name: Job,
+    reason: Cancel,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRequest {
+    kind: Request,
+    answer: Answer,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: Request,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCall {
+    method: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfMethod {
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLevel {
+    level: Level,
+}
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+fn histograms<L: Clone + Hash + Eq>(make: fn() -> Histogram) -> Histograms<L> {
+    Family::new_with_constructor(make)
+}
+
+/// The series of all jobs.
+struct JobFamilies {
+    lateness: Histograms<OfJob>,
+    executions: Family<OfExecution, Counter>,
+    duration: Histograms<OfJob>,
+    lost: Family<OfJob, Counter>,
+    running: Family<OfJob, Gauge>,
+    pending: Family<OfJob, Gauge>,
+    retries: Family<OfJob, Counter>,
+    given_up: Family<OfJob, Counter>,
+    cancels: Family<OfCancel, Counter>,
+    misfires: Family<OfJob, Counter>,
+    skipped: Family<OfJob, Counter>,
+    reshardings: Family<OfJob, Counter>,
+    received: Family<OfJob, Counter>,
+}
+
+impl JobFamilies {
+    fn new(registry: &mut Registry) -> Self {
+        let lateness = histograms(|| Histogram::new(LATENESS));
+        let duration = histograms(|| Histogram::new(DURATION));
+        let families = Self {
+            lateness,
+            executions: Family::default(),
+            duration,
+            lost: Family::default(),
+            running: Family::default(),
+            pending: Family::default(),
+            retries: Family::default(),
+            given_up: Family::default(),
+            cancels: Family::default(),
+            misfires: Family::default(),
+            skipped: Family::default(),
+            reshardings: Family::default(),
+            received: Family::default(),
+        };
+        register(registry, &table::TRIGGER_LATENESS, families.lateness.clone());
+        register(registry, &table::EXECUTIONS, families.executions.clone());
+        register(registry, &table::EXECUTION_DURATION, families.duration.clone());
+        register(registry, &table::EXECUTIONS_LOST, families.lost.clone());
+        register(registry, &table::EXECUTIONS_RUNNING, families.running.clone());
+        register(registry, &table::COMPLETIONS_PENDING, families.pending.clone());
+        register(registry, &table::RETRIES, families.retries.clone());
+        register(registry, &table::RETRIES_GIVEN_UP, families.given_up.clone());
+        register(registry, &table::CANCELS, families.cancels.clone());
+        register(registry, &table::MISFIRES, families.misfires.clone());
+        register(registry, &table::FIRES_SKIPPED, families.skipped.clone());
+        register(registry, &table::RESHARDINGS, families.reshardings.clone());
+        register(registry, &table::ITEMS_RECEIVED, families.received.clone());
+        families
+    }
+
+    /// All series of a job. Prometheus sees them from the beginning, so that the first failure is an increase.
+    fn job(&self, name: &Job) -> JobMeters {
+        let of_job = OfJob { job_name: name.clone() };
+        let mut executions = BTreeMap::new();
+        for source in Source::ALL {
+            for outcome in Outcome::ALL {
+                let labels = OfExecution { job_name: name.clone(), source: *source, outcome: *outcome };
+                executions.insert((*source, *outcome), self.executions.get_or_create_owned(&labels));
+            }
+        }
+        let cancel = |reason: &Cancel| {
+            let labels = OfCancel { job_name: name.clone(), reason: *reason };
+            (*reason, self.cancels.get_or_create_owned(&labels))
+        };
+        JobMeters {
+            lateness: self.lateness.get_or_create_owned(&of_job),
+            executions,
+            duration: self.duration.get_or_create_owned(&of_job),
+            lost: self.lost.get_or_create_owned(&of_job),
+            running: self.running.get_or_create_owned(&of_job),
+            pending: self.pending.get_or_create_owned(&of_job),
+            retries: self.retries.get_or_create_owned(&of_job),
+            given_up: self.given_up.get_or_create_owned(&of_job),
+            cancels: Cancel::ALL.iter().map(cancel).collect(),
+            misfires: self.misfires.get_or_create_owned(&of_job),
+            skipped: self.skipped.get_or_create_owned(&of_job),
+            reshardings: self.reshardings.get_or_create_owned(&of_job),
+            received: self.received.get_or_create_owned(&of_job),
+            last_fire: AtomicU64::new(0),
+        }
+    }
+
+    fn forget(&self, name: &Job) {
+        let of_job = OfJob { job_name: name.clone() };
+        for source in Source::ALL {
+            for outcome in Outcome::ALL {
+                let labels = OfExecution { job_name: name.clone(), source: *source, outcome: *outcome };
+                self.executions.remove(&labels);
+            }
+        }
+        for reason in Cancel::ALL {
+            self.cancels.remove(&OfCancel { job_name: name.clone(), reason: *reason });
+        }
+        self.lateness.remove(&of_job);
+        self.duration.remove(&of_job);
+        self.running.remove(&of_job);
+        self.pending.remove(&of_job);
+        let counters = [&self.lost, &self.retries, &self.given_up, &self.misfires, &self.skipped];
+        for counters in counters.into_iter().chain([&self.reshardings, &self.received]) {
+            counters.remove(&of_job);
+        }
+    }
+}
+
+/// The counters of one job. All participants of the job share them.
+#[derive(Debug)]
+pub struct JobMeters {
+    /// [`table::TRIGGER_LATENESS`].
+    pub lateness: Histogram,
+    executions: BTreeMap<(Source, Outcome), Counter>,
+    duration: Histogram,
+    /// [`table::EXECUTIONS_LOST`].
+    pub lost: Counter,
+    /// [`table::EXECUTIONS_RUNNING`].
+    pub running: Gauge,
+    /// [`table::COMPLETIONS_PENDING`].
+    pub pending: Gauge,
+    /// [`table::RETRIES`].
+    pub retries: Counter,
+    /// [`table::RETRIES_GIVEN_UP`].
+    pub given_up: Counter,
+    cancels: BTreeMap<Cancel, Counter>,
+    /// [`table::MISFIRES`].
+    pub misfires: Counter,
+    /// [`table::FIRES_SKIPPED`].
+    pub skipped: Counter,
+    /// [`table::RESHARDINGS`].
+    pub reshardings: Counter,
+    /// [`table::ITEMS_RECEIVED`].
+    pub received: Counter,
+    /// [`table::JOB_LAST_FIRE`] in milliseconds. 0: there was none.
+    last_fire: AtomicU64,
+}
+
+impl JobMeters {
+    /// Counts an execution that was reported. `lasted`: since its start, if that is known.
+    pub fn reported(&self, source: Source, outcome: Outcome, lasted: Option<Duration>) {
+        if let Some(counter) = self.executions.get(&(source, outcome)) {
+            counter.inc();
+        }
+        if let Some(lasted) = lasted {
+            self.duration.observe(lasted.as_secs_f64());
+        }
+    }
+
+    /// Counts a cancel.
+    pub fn cancelled(&self, reason: Cancel) {
+        if let Some(counter) = self.cancels.get(&reason) {
+            counter.inc();
+        }
+    }
+
+    /// Records a fire of the schedule whose execution was handed over so long after its instant.
+    pub fn fired(&self, instant_ms: u64, late: Duration) {
+        self.lateness.observe(late.as_secs_f64());
+        self.last_fire.fetch_max(instant_ms, Ordering::Relaxed);
+    }
+
+    /// The last fire, in milliseconds of the Unix time. `None`: there was none.
+    pub fn last_fire_ms(&self) -> Option<u64> {
+        Some(self.last_fire.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+}
+
+/// The jobs that have series of their own.
+struct Jobs {
+    known: BTreeMap<JobName, Known>,
+    /// For all others.
+    other: Option<Arc<JobMeters>>,
+}
+
+struct Known {
+    meters: Arc<JobMeters>,
+    /// Since when it has no participant, on the monotonic clock; as far as anybody has looked.
+    gone: Option<Duration>,
+}
+
+impl Known {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.meters) > 1
+    }
+}
+
+/// All counters of a sidecar. Clones share them.
+#[derive(Clone)]
+pub struct Meters {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    namespace: String,
+    jobs_max: usize,
+    families: JobFamilies,
+    jobs: Mutex<Jobs>,
+    requests: Family<OfRequest, Counter>,
+    request_duration: Histograms<OfKind>,
+    sessions_lost: Counter,
+    slow_readers: Counter,
+    calls: Family<OfCall, Counter>,
+    call_duration: Histograms<OfMethod>,
+}
+
+impl Meters {
+    /// Counters for a namespace. `jobs_max`: how many jobs have series of their own.
+    pub fn new(namespace: &str, jobs_max: usize) -> Self {
+        let mut registry = namespaced(namespace);
+        let families = JobFamilies::new(&mut registry);
+        let requests = Family::default();
+        let request_duration = histograms(|| Histogram::new(REQUEST));
+        let (sessions_lost, slow_readers) = (Counter::default(), Counter::default());
+        let calls = Family::default();
+        let call_duration = histograms(|| Histogram::new(REQUEST));
+        register(&mut registry, &table::REGISTRY_REQUESTS, Family::clone(&requests));
+        register(&mut registry, &table::REGISTRY_REQUEST_DURATION, request_duration.clone());
+        register(&mut registry, &table::SESSIONS_LOST, sessions_lost.clone());
+        register(&mut registry, &table::SLOW_READERS, slow_readers.clone());
+        register(&mut registry, &table::API_CALLS, Family::clone(&calls));
+        register(&mut registry, &table::API_CALL_DURATION, call_duration.clone());
+        let jobs = Mutex::new(Jobs { known: BTreeMap::new(), other: None });
+        let namespace = namespace.to_owned();
+        Self {
+            inner: Arc::new(Inner {
+                registry,
+                namespace,
+                jobs_max,
+                families,
+                jobs,
+                requests,
+                request_duration,
+                sessions_lost,
+                slow_readers,
+                calls,
+                call_duration,
+            }),
+        }
+    }
+
+    /// The counters of a job, for a participant to hold while it lives.
+    pub fn job(&self, name: &JobName) -> Arc<JobMeters> {
+        let mut jobs = self.inner.lock();
+        if let Some(known) = jobs.known.get_mut(name) {
+            known.gone = None;
+            return Arc::clone(&known.meters);
+        }
+        if jobs.known.len() >= self.inner.jobs_max
+            && let Some(gone) =
+                jobs.known.iter().find(|(_, known)| !known.is_used()).map(|(name, _)| name.clone())
+        {
+            self.inner.forget(&mut jobs, &gone);
+        }
+        if jobs.known.len() >= self.inner.jobs_max {
+            let other = || Arc::new(self.inner.families.job(&Job(OTHER.into())));
+            return Arc::clone(jobs.other.get_or_insert_with(other));
+        }
+        let meters = Arc::new(self.inner.families.job(&Job(name.as_str().into())));
+        jobs.known.insert(name.clone(), Known { meters: Arc::clone(&meters), gone: None });
+        meters
+    }
+
+    /// The jobs that have series of their own and a participant, each with its last fire.
+    pub fn jobs(&self) -> Vec<(JobName, Option<u64>)> {
+        let jobs = self.inner.lock();
+        let used = jobs.known.iter().filter(|(_, known)| known.is_used());
+        used.map(|(name, known)| (name.clone(), known.meters.last_fire_ms())).collect()
+    }
+
+    /// Counts a request to the registry.
+    pub fn requested(&self, kind: Request, answer: Answer, lasted: Duration) {
+        self.inner.requests.get_or_create(&OfRequest { kind, answer }).inc();
+        self.inner.request_duration.get_or_create(&OfKind { kind }).observe(lasted.as_secs_f64());
+    }
+
+    /// Counts a session that has ended while it was needed.
+    pub fn session_lost(&self) {
+        self.inner.sessions_lost.inc();
+    }
+
+    /// Counts an application that does not read its events.
+    pub fn slow_reader(&self) {
+        self.inner.slow_readers.inc();
+    }
+
+    /// Records when the answer of a call begins.
+    pub fn answered(&self, method: &'static str, lasted: Duration) {
+        self.inner.call_duration.get_or_create(&OfMethod { method }).observe(lasted.as_secs_f64());
+    }
+
+    /// Counts a call that has ended.
+    pub fn called(&self, method: &'static str, code: &'static str) {
+        self.inner.calls.get_or_create(&OfCall { method, code }).inc();
+    }
+
+    /// All series in the text format of OpenMetrics, with the state at this time. `lines`: the warnings and errors that were logged.
+    pub fn render(
+        &self,
+        state: State,
+        lines: [(Level, u64); 2],
+        now: Duration,
+    ) -> Result<String, fmt::Error> {
+        self.inner.forget_gone(now);
+        let mut text = String::new();
+        text::encode_registry(&mut text, &self.inner.registry)?;
+        let mut present = namespaced(&self.inner.namespace);
+        let of_levels = Family::<OfLevel, Counter>::default();
+        for (level, count) in lines {
+            of_levels.get_or_create(&OfLevel { level }).inc_by(count);
+        }
+        register(&mut present, &table::LOG_LINES, of_levels);
+        let mut of_process = Registry::default();
+        of_process.register_collector(Box::new(state.process));
+        present.register_collector(Box::new(state));
+        text::encode_registry(&mut text, &present)?;
+        text::encode_registry(&mut text, &of_process)?;
+        text::encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, jobs: &mut Jobs, name: &JobName) {
+        jobs.known.remove(name);
+        self.families.forget(&Job(name.as_str().into()));
+    }
+
+    /// Forgets the jobs that have had no participant for [`KEPT`].
+    fn forget_gone(&self, now: Duration) {
+        let mut jobs = self.lock();
+        let mut over = Vec::new();
+        for (name, known) in &mut jobs.known {
+            if known.is_used() {
+                known.gone = None;
+            } else if now.saturating_sub(*known.gone.get_or_insert(now)) >= KEPT {
+                over.push(name.clone());
+            }
+        }
+        for name in over {
+            self.forget(&mut jobs, &name);
+        }
+    }
+}
+
+/// A registry whose series all have the namespace.
+fn namespaced(namespace: &str) -> Registry {
+    let label = (Cow::Borrowed("registry_namespace"), Cow::Owned(namespace.to_owned()));
+    Registry::with_prefix_and_labels(PREFIX, [label].into_iter())
+}
+
+fn register(registry: &mut Registry, metric: &Metric, encoded: impl Encoded) {
+    match &metric.unit {
+        Some(unit) => registry.register_with_unit(metric.name, metric.help, unit.clone(), encoded),
+        None => registry.register(metric.name, metric.help, encoded),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> JobName {
+        JobName::parse(text).unwrap()
+    }
+
+    fn text(meters: &Meters, now: Duration) -> String {
+        let lines = [(Level::Warn, 3), (Level::Error, 0)];
+        meters.render(State::default(), lines, now).unwrap()
+    }
+
+    #[test]
+    fn op_6_jobs_beyond_the_limit_share_one_name() {
+        let meters = Meters::new("billing", 2);
+        let jobs: Vec<_> = ["a", "b", "c", "d"].map(|job| meters.job(&name(job))).into_iter().collect();
+        for job in &jobs {
+            job.retries.inc();
+        }
+        let text = text(&meters, Duration::ZERO);
+        for (job, count) in [("a", 1), ("b", 1), (OTHER, 2)] {
+            let line = format!(
+                "sidekeeper_retries_total{{registry_namespace=\"billing\",job_name=\"{job}\"}} {count}\n"
+            );
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert!(!text.contains("job_name=\"c\""));
+        assert!(
+            text.contains("sidekeeper_log_lines_total{registry_namespace=\"billing\",level=\"warn\"} 3\n")
+        );
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn the_series_of_a_job_stay_for_an_hour_after_its_last_participant() {
+        let meters = Meters::new("billing", 2);
+        let job = meters.job(&name("a"));
+        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)));
+        drop(job);
+        let has = |now| text(&meters, now).contains("job_name=\"a\"");
+        assert!(has(Duration::from_secs(5)) && has(KEPT + Duration::from_secs(4)));
+        assert!(!has(KEPT + Duration::from_secs(5)));
+        // Nothing of it is left in any family.
+        assert!(!text(&meters, Duration::ZERO).contains("job_name"));
+    }
+
+    #[test]
+    fn a_job_without_participants_makes_room_for_another_one() {
+        let meters = Meters::new("billing", 1);
+        drop(meters.job(&name("a")));
+        let _b = meters.job(&name("b"));
+        let text = text(&meters, Duration::ZERO);
+        assert!(text.contains("job_name=\"b\"") && !text.contains("job_name=\"a\""), "{text}");
+    }
+}
