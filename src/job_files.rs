@@ -89,7 +89,8 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(file: &Path, checks: Checks<'_>) -> Result<JobConfiguration, Vec<String>> {
+/// Reads one file. The errors are one sentence each.
+pub fn read(file: &Path, checks: Checks<'_>) -> Result<JobConfiguration, Vec<String>> {
     let data = read_bounded(file).map_err(|error| vec![format!("cannot be read: {error}")])?;
     let parsed = config_yaml::parse_local(&data).map_err(|problem| match problem {
         ConfigProblem::Syntax(error) => vec![format!("is not a YAML document: {error}")],

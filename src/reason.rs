@@ -117,6 +117,12 @@ pub enum Reason {
     RoleMissing,
     /// The caller may not use the job, the lock or the election of this name.
     NameNotAllowed,
+    /// The configuration is not in the state that the request names.
+    ConfigurationChanged,
+    /// Instances of the job are online.
+    InstancesOnline,
+    /// The configuration's document cannot be edited.
+    ConfigurationNotEditable,
 }
 
 impl Reason {
@@ -175,6 +181,9 @@ impl Reason {
         Self::PeerRefused,
         Self::RoleMissing,
         Self::NameNotAllowed,
+        Self::ConfigurationChanged,
+        Self::InstancesOnline,
+        Self::ConfigurationNotEditable,
     ];
 
     /// The reason's word, in capitals.
@@ -233,6 +242,9 @@ impl Reason {
             Self::PeerRefused => "PEER_REFUSED",
             Self::RoleMissing => "ROLE_MISSING",
             Self::NameNotAllowed => "NAME_NOT_ALLOWED",
+            Self::ConfigurationChanged => "CONFIGURATION_CHANGED",
+            Self::InstancesOnline => "INSTANCES_ONLINE",
+            Self::ConfigurationNotEditable => "CONFIGURATION_NOT_EDITABLE",
         }
     }
 }

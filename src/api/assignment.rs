@@ -75,7 +75,7 @@ impl AssignmentService for Assignments {
 }
 
 /// Takes out the parameters of the job, and texts that may quote them.
-fn hide_parameters(state: &mut proto::WatchAssignmentsResponse) {
+pub(super) fn hide_parameters(state: &mut proto::WatchAssignmentsResponse) {
     state.parameters_hidden = true;
     if let Some(configuration) = &mut state.configuration {
         configuration.sharding_item_parameters.clear();

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+use crate::config::Role;
 use crate::coordination::admin::switch::{Switch, Wish};
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
@@ -16,12 +17,14 @@ use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::job_service_server::JobService;
 use crate::reason::Reason;
+use crate::runner::admin;
+use crate::runner::admin::change_job;
 use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
 
 use super::convert::InvalidRequest;
-use super::{audit, names, status};
+use super::{audit, jobs, names, status};
 
 /// The service.
 #[derive(Clone)]
@@ -39,6 +42,67 @@ impl Jobs {
 
 #[tonic::async_trait]
 impl JobService for Jobs {
+    async fn list_jobs(
+        &self,
+        request: Request<proto::ListJobsRequest>,
+    ) -> Result<Response<proto::ListJobsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let page = jobs::page(&request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let listed = admin::jobs::list(self.attachments.shared(), &page, |name| caller.may_use(name)).await;
+        Ok(Response::new(jobs::list_to_message(listed.map_err(|error| status::of_list(&error))?)))
+    }
+
+    async fn get_job(
+        &self,
+        request: Request<proto::GetJobRequest>,
+    ) -> Result<Response<proto::GetJobResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let sees_parameters = caller.has(Role::Operate);
+        let proto::GetJobRequest { job_name } = request.into_inner();
+        names::check(&caller, &job_name)?;
+        let (job, _) = job_and_items(&job_name, &[]).map_err(|invalid| invalid.to_status())?;
+        let found = admin::jobs::get(self.attachments.shared(), &job).await;
+        let found = found.map_err(|error| status::of_explain(&error))?;
+        Ok(Response::new(jobs::job_to_message(&job, &found, sees_parameters)))
+    }
+
+    async fn update_job(
+        &self,
+        request: Request<proto::UpdateJobRequest>,
+    ) -> Result<Response<proto::UpdateJobResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        let result = async {
+            names::check(&caller, &request.job_name)?;
+            let (job, update, dry) = jobs::update(&request).map_err(|invalid| invalid.to_status())?;
+            self.check_draining()?;
+            let updated = change_job::update(self.attachments.shared(), &job, &update, dry).await;
+            Ok(jobs::update_to_message(&updated.map_err(|error| status::of_change(&error))?))
+        };
+        let result = result.await;
+        audit::record(&caller, "UpdateJob", Excerpt::of(&request.job_name), &result);
+        result.map(Response::new)
+    }
+
+    async fn remove_job(
+        &self,
+        request: Request<proto::RemoveJobRequest>,
+    ) -> Result<Response<proto::RemoveJobResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::RemoveJobRequest { job_name, etag, force } = request.into_inner();
+        let result = async {
+            names::check(&caller, &job_name)?;
+            let (job, _) = job_and_items(&job_name, &[]).map_err(|invalid| invalid.to_status())?;
+            self.check_draining()?;
+            let removed = change_job::remove(self.attachments.shared(), &job, &etag, force).await;
+            let removed = removed.map_err(|error| status::of_change(&error))?;
+            Ok(proto::RemoveJobResponse { removed_nodes: u32::try_from(removed).unwrap_or(u32::MAX) })
+        };
+        let result = result.await;
+        audit::record(&caller, "RemoveJob", Excerpt::of(&job_name), &result);
+        result.map(Response::new)
+    }
+
     async fn trigger_job(
         &self,
         request: Request<proto::TriggerJobRequest>,
@@ -114,6 +178,14 @@ fn addresses(switched: Switched) -> Vec<String> {
 }
 
 impl Jobs {
+    /// A sidecar that is stopping takes no operator's call that writes.
+    fn check_draining(&self) -> Result<(), Status> {
+        if *self.draining.borrow() {
+            return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
+        }
+        Ok(())
+    }
+
     async fn switch_items(
         &self,
         caller: &Caller,
@@ -155,9 +227,7 @@ impl Jobs {
                     return Err(InvalidRequest(errors).to_status());
                 }
             };
-            if *self.draining.borrow() {
-                return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
-            }
+            self.check_draining()?;
             let switched = switch::switch(self.attachments.shared(), &job, &wish).await;
             switched.map_err(|error| status::of_switch(&error))
         };
@@ -174,9 +244,7 @@ impl Jobs {
         names::check(caller, &request.job_name)?;
         let job = JobName::parse(&request.job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
-        if *self.draining.borrow() {
-            return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
-        }
+        self.check_draining()?;
         let result = trigger_job::trigger(self.attachments.shared(), &job)
             .await
             .map_err(|error| status::of_trigger(&error))?;

@@ -8,6 +8,7 @@ pub mod diagnostics;
 pub mod election;
 pub mod event;
 pub mod job;
+pub mod jobs;
 pub mod lock;
 mod methods;
 mod names;

@@ -12,9 +12,11 @@ use crate::coordination::lock::queue::Unclear;
 use crate::coordination::sticky::contract::{End as StandEnd, Refusal as StandRefusal};
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
-use crate::listen::refusal::refusal;
+use crate::listen::refusal::{refusal, with_metadata};
 use crate::reason::Reason;
+use crate::runner::admin::change_job::ChangeError;
 use crate::runner::admin::explain_job::ExplainError;
+use crate::runner::admin::jobs::ListError;
 use crate::runner::admin::switch::SwitchError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
@@ -26,6 +28,8 @@ use crate::runner::lock::registry::{HoldError, ReleaseError};
 use crate::runner::sticky::look::LookError;
 use crate::runner::sticky::registry::{CallError as StandCallError, StandError};
 use crate::tree::{Error, Path};
+
+use super::convert;
 
 /// A refused stream.
 pub fn of_attach(error: &AttachError) -> Status {
@@ -85,6 +89,36 @@ pub fn of_switch(error: &SwitchError) -> Status {
         SwitchError::NoServer { .. } => Reason::InvalidRequest,
         SwitchError::Changing { .. } => Reason::RegistryChanging,
         SwitchError::Failed { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A job that was not changed or removed.
+pub fn of_change(error: &ChangeError) -> Status {
+    let reason = match error {
+        ChangeError::Invalid(errors) => return convert::in_fields(errors).to_status(),
+        ChangeError::Changed { now, .. } => {
+            let metadata = [("etag".to_owned(), now.clone())];
+            return with_metadata(Reason::ConfigurationChanged, error.to_string(), metadata);
+        }
+        ChangeError::NoSession | ChangeError::Late(_) => Reason::RegistryAway,
+        ChangeError::Unwritable { .. } => Reason::RegistryFull,
+        ChangeError::Unknown(_) => Reason::JobUnknown,
+        ChangeError::NotConfigured(_) => Reason::JobNotConfigured,
+        ChangeError::Form { .. } => Reason::ConfigurationNotEditable,
+        ChangeError::Online { .. } => Reason::InstancesOnline,
+        ChangeError::StillRunning { .. } => Reason::DrainIncomplete,
+        ChangeError::Changing { .. } => Reason::RegistryChanging,
+        ChangeError::Failed { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// Jobs that cannot be listed.
+pub fn of_list(error: &ListError) -> Status {
+    let reason = match error {
+        ListError::NoSession | ListError::Late => Reason::RegistryAway,
+        ListError::Unread(error) => of_registry(error),
     };
     refusal(reason, error.to_string())
 }

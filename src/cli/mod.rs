@@ -3,6 +3,7 @@
 //! The flags of the settings come from the table in [`crate::config::settings`], so that help texts,
 //! completions and configuration cannot disagree.
 
+mod apply;
 mod cancel;
 mod child;
 mod drain;
@@ -11,6 +12,7 @@ mod endpoint;
 mod explain;
 mod health;
 mod held;
+mod jobs;
 mod lock;
 mod registry;
 mod run;
@@ -65,6 +67,21 @@ enum Command {
     /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no
     /// such job, or the sidecar refused.
     Watch(watch::WatchArgs),
+    /// Lists the jobs of the namespace, those of Java included.
+    ///
+    /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
+    Jobs(jobs::JobsArgs),
+    /// Shows one job: its configuration, instances, servers and items.
+    ///
+    /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be reached; 75
+    /// if another attempt may help.
+    Job(jobs::JobArgs),
+    /// Shows the items of a job, and their owners. The exit status is that of `job`.
+    Items(jobs::JobArgs),
+    /// Shows the instances of a job that are online. The exit status is that of `job`.
+    Instances(jobs::JobArgs),
+    /// Shows the servers that a job has had. The exit status is that of `job`.
+    Servers(jobs::JobArgs),
     /// Says why the items of a job run or do not run, and names the remedies.
     ///
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
@@ -85,6 +102,24 @@ enum Command {
     ///
     /// Exit status: 0 if it is enabled now, 1 if the sidecar refused or could not be reached, 75 if another attempt may help.
     Enable(switch::EnableArgs),
+    /// Compares configurations in files with the registry.
+    ///
+    /// Absent keys have the defaults of ElasticJob's builder; keys that only other programs know are left out of the comparison. Exit status:
+    /// 0 if nothing differs, 2 if something does, 1 if the sidecar refused or could not be reached, 64 if a file is wrong, 75 if another
+    /// attempt may help.
+    Diff(apply::DiffArgs),
+    /// Makes the configurations of jobs as in files, and creates jobs that do not exist.
+    ///
+    /// Shows the differences, and asks for a confirmation, unless `--yes` is given. If a job has changed since it was shown, it stays as it is.
+    /// Exit status: 0 if all is as in the files now, 1 if the sidecar refused or could not be reached, 3 if nobody has confirmed
+    /// it, 64 if a file is wrong, 75 if another attempt may help.
+    Apply(apply::ApplyArgs),
+    /// Removes a job with all its nodes.
+    ///
+    /// Asks for a confirmation, unless `--yes` is given. If the job has changed since it was shown, it stays. Exit status: 0 if it is removed, 1 if
+    /// the sidecar refused (also because instances are online) or could not be reached, 3 if nobody has confirmed it, 75 if another
+    /// attempt may help.
+    Remove(apply::RemoveArgs),
     /// Cancels the executions of a job in the applications of one sidecar.
     ///
     /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
@@ -256,6 +291,20 @@ impl Cli {
                 with_telemetry(&loaded.config.clone(), run::run(loaded.config, args.command))
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
+            Command::Jobs(args) => with_runtime(|runtime| runtime.block_on(jobs::jobs(args))),
+            Command::Job(args) => with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Job))),
+            Command::Items(args) => {
+                with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Items)))
+            }
+            Command::Instances(args) => {
+                with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Instances)))
+            }
+            Command::Servers(args) => {
+                with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Servers)))
+            }
+            Command::Diff(args) => with_runtime(|runtime| runtime.block_on(apply::diff(args))),
+            Command::Apply(args) => with_runtime(|runtime| runtime.block_on(apply::apply(args))),
+            Command::Remove(args) => with_runtime(|runtime| runtime.block_on(apply::remove(args))),
             Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),

@@ -173,7 +173,7 @@ fn question(job: &str, what: &What) -> String {
 }
 
 /// Asks on the terminal. Fails if the answer is not yes, or if there is no terminal.
-fn confirm(question: &str) -> Result<(), Failure> {
+pub(super) fn confirm(question: &str) -> Result<(), Failure> {
     let not_confirmed = |reason: String| Failure { code: NOT_CONFIRMED, error: anyhow!(reason) };
     if !io::stdin().is_terminal() {
         return Err(not_confirmed(format!(

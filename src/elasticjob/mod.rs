@@ -5,6 +5,7 @@
 //! quote its sections as "protocol n". No content of the registry may cause a panic here.
 
 pub mod config_yaml;
+pub mod config_yaml_editor;
 pub mod dump;
 pub mod field_error;
 pub mod instance_yaml;

@@ -21,6 +21,11 @@ impl ExtensionPaths {
         Self { root: Self::all(namespace).child(job.as_str()) }
     }
 
+    /// The folder with our own nodes of the job.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The folder with our own nodes of all jobs.
     pub fn all(namespace: &Path) -> Path {
         namespace.sibling_with_suffix("-sidekeeper")

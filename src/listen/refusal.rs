@@ -45,7 +45,9 @@ fn code(reason: Reason) -> Code {
         | Reason::RunsUnresolved
         | Reason::RecordUnreadable
         | Reason::ClientTooOld
-        | Reason::SidecarTooOld => Code::FailedPrecondition,
+        | Reason::SidecarTooOld
+        | Reason::InstancesOnline
+        | Reason::ConfigurationNotEditable => Code::FailedPrecondition,
         Reason::JobNotConfigured
         | Reason::JobUnknown
         | Reason::AttachmentUnknown
@@ -58,9 +60,11 @@ fn code(reason: Reason) -> Code {
         | Reason::JobNotAttached => Code::NotFound,
         Reason::InstanceNameTaken => Code::AlreadyExists,
         Reason::StreamNotReplaced | Reason::SidecarStopping | Reason::RegistryAway => Code::Unavailable,
-        Reason::StreamReplaced | Reason::StreamEnded | Reason::RegistryChanging | Reason::LockLost => {
-            Code::Aborted
-        }
+        Reason::StreamReplaced
+        | Reason::StreamEnded
+        | Reason::RegistryChanging
+        | Reason::LockLost
+        | Reason::ConfigurationChanged => Code::Aborted,
         Reason::CancelIgnored | Reason::DrainIncomplete | Reason::LockNotFree => Code::DeadlineExceeded,
         Reason::SlowApplication | Reason::TooMany | Reason::RegistryFull => Code::ResourceExhausted,
         Reason::RegistryNoPermission

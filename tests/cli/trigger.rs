@@ -1,10 +1,13 @@
-//! `trigger`, `cancel`, `disable` and `enable`, against a server with scripted answers.
+//! `jobs`, `job` and its parts, `trigger`, `cancel`, `disable` and `enable`, against a server with scripted answers.
 
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
-    EnableItemsResponse, EnableServersRequest, EnableServersResponse, TriggerJobRequest, TriggerJobResponse,
+    EnableItemsResponse, EnableServersRequest, EnableServersResponse, GetJobRequest, GetJobResponse,
+    InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse, RemoveJobRequest,
+    RemoveJobResponse, ServerStatus, TriggerJobRequest, TriggerJobResponse, UpdateJobRequest,
+    UpdateJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -47,6 +50,75 @@ impl JobService for Scripted {
             was_waiting: item == 7,
         });
         Ok(Response::new(CancelExecutionsResponse { cancelled: cancelled.collect() }))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<ListJobsRequest>,
+    ) -> Result<Response<ListJobsResponse>, Status> {
+        // Two pages.
+        let request = request.into_inner();
+        let job = |name: &str, state: JobState| JobSummary {
+            job_name: name.to_owned(),
+            state: state.into(),
+            sharding_total_count: 12,
+            cron: "0 0 3 * * ?".to_owned(),
+            description: "at night\u{1b}[2J".to_owned(),
+            instance_count: 3,
+            java_instance_count: 1,
+            ..JobSummary::default()
+        };
+        Ok(Response::new(match request.page_token.as_str() {
+            "" => ListJobsResponse {
+                jobs: vec![job("orders", JobState::Ok)],
+                next_page_token: "orders".to_owned(),
+            },
+            _ => ListJobsResponse {
+                jobs: vec![job("refunds", JobState::NoInstances)],
+                next_page_token: String::new(),
+            },
+        }))
+    }
+
+    async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
+        let job_name = request.into_inner().job_name;
+        if job_name != "orders" {
+            return Err(Status::not_found("the registry has no nodes of job `nobody`"));
+        }
+        Ok(Response::new(GetJobResponse {
+            job_name,
+            etag: "\"1a.3\"".to_owned(),
+            document: "jobName: orders\ncron: '0 0 3 * * ?'\n".to_owned(),
+            instances: vec![InstanceStatus {
+                instance_id: "10.0.0.1@-@1".to_owned(),
+                server_ip: "10.0.0.1".to_owned(),
+                enabled: false,
+                leader: true,
+            }],
+            servers: vec![ServerStatus {
+                server_ip: "10.0.0.1".to_owned(),
+                disabled: true,
+                instance_count: 1,
+            }],
+            items: vec![
+                ItemStatus {
+                    instance_id: "10.0.0.1@-@1".to_owned(),
+                    running: true,
+                    item_parameter: Some("Lyon\u{7}".to_owned()),
+                    ..ItemStatus::default()
+                },
+                ItemStatus { item: 1, disabled: true, misfire: true, ..ItemStatus::default() },
+            ],
+            ..GetJobResponse::default()
+        }))
+    }
+
+    async fn update_job(&self, _: Request<UpdateJobRequest>) -> Result<Response<UpdateJobResponse>, Status> {
+        Err(Status::aborted("the configuration of job `orders` has changed"))
+    }
+
+    async fn remove_job(&self, _: Request<RemoveJobRequest>) -> Result<Response<RemoveJobResponse>, Status> {
+        Ok(Response::new(RemoveJobResponse { removed_nodes: 17 }))
     }
 
     async fn disable_items(
@@ -199,4 +271,110 @@ async fn what_is_disabled_and_enabled_is_printed_and_needs_to_be_named_and_confi
     ] {
         assert_eq!(call(wrong).await.code, Some(64), "{wrong:?}");
     }
+}
+
+/// What a command prints, which has to succeed.
+async fn printed(words: &[&str]) -> String {
+    let endpoint = sidecar().await;
+    let mut command = sidekeeper(words);
+    command.env("SIDEKEEPER_ENDPOINT", &endpoint);
+    let printed = output(command).await;
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    assert!(!printed.stdout.contains('\u{1b}') && !printed.stdout.contains('\u{7}'));
+    printed.stdout
+}
+
+#[tokio::test]
+async fn jobs_are_listed_page_by_page_as_text_and_as_json() {
+    expect_test::expect![[r#"
+        job      state         items  instances   cron         description
+        orders   ok            12     3 (1 Java)  0 0 3 * * ?  at night\u{1b}[2J
+        refunds  no instances  12     3 (1 Java)  0 0 3 * * ?  at night\u{1b}[2J
+    "#]]
+    .assert_eq(&printed(&["jobs"]).await);
+    expect_test::expect![[r#"
+        {"jobs":[{"cron":"0 0 3 * * ?","description":"at night\u001b[2J","instance_count":3,"java_instance_count":1,"job_name":"orders","sharding_total_count":12,"state":"JOB_STATE_OK","time_zone":""},{"cron":"0 0 3 * * ?","description":"at night\u001b[2J","instance_count":3,"java_instance_count":1,"job_name":"refunds","sharding_total_count":12,"state":"JOB_STATE_NO_INSTANCES","time_zone":""}]}
+    "#]].assert_eq(&printed(&["jobs", "--json"]).await);
+}
+
+#[tokio::test]
+async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
+    expect_test::expect![[r#"
+        orders, next fire none
+
+        configuration "1a.3"
+          jobName: orders
+          cron: '0 0 3 * * ?'
+
+        instances
+        instance
+        10.0.0.1@-@1  leads  server disabled
+
+        servers
+        server    state     instances
+        10.0.0.1  disabled  1
+
+        items
+        item  owner         state               parameter
+        0     10.0.0.1@-@1  running             Lyon\u{7}
+        1     none          disabled, misfired
+    "#]]
+    .assert_eq(&printed(&["job", "orders"]).await);
+    expect_test::expect![[r#"
+        item  owner         state               parameter
+        0     10.0.0.1@-@1  running             Lyon\u{7}
+        1     none          disabled, misfired
+    "#]]
+    .assert_eq(&printed(&["items", "orders"]).await);
+    expect_test::expect![[r#"
+        instance
+        10.0.0.1@-@1  leads  server disabled
+    "#]]
+    .assert_eq(&printed(&["instances", "orders"]).await);
+    expect_test::expect![[r#"
+        server    state     instances
+        10.0.0.1  disabled  1
+    "#]]
+    .assert_eq(&printed(&["servers", "orders"]).await);
+    expect_test::expect![[r#"
+        {"configuration":null,"document":"jobName: orders\ncron: '0 0 3 * * ?'\n","etag":"\"1a.3\"","instances":[{"enabled":false,"instance_id":"10.0.0.1@-@1","leader":true,"server_ip":"10.0.0.1"}],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders","next_fire_time":null,"parameters_hidden":false,"problems":[],"resharding":false,"servers":[{"disabled":true,"instance_count":1,"server_ip":"10.0.0.1"}]}
+    "#]].assert_eq(&printed(&["job", "orders", "--json"]).await);
+    expect_test::expect![[r#"
+        {"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders"}
+    "#]].assert_eq(&printed(&["items", "orders", "--json"]).await);
+    let refused = output(sidekeeper(&["job", "nobody", "--endpoint", &sidecar().await])).await;
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
+    assert!(refused.stderr.contains("no nodes of job `nobody`"), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn a_job_is_removed_only_after_a_confirmation() {
+    let endpoint = sidecar().await;
+    let asked = output(sidekeeper(&["remove", "orders", "--endpoint", &endpoint])).await;
+    assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""), "{}", asked.stderr);
+    assert!(asked.stderr.contains("This removes job orders") && asked.stderr.contains("1 of its instances"));
+    assert_eq!(printed(&["remove", "orders", "--yes"]).await, "removed  orders, 17 nodes\n");
+    assert_eq!(printed(&["remove", "orders", "--yes", "--json"]).await, "{\"removed_nodes\":17}\n");
+}
+
+#[tokio::test]
+async fn a_wrong_file_changes_nothing_and_a_refusal_that_may_pass_has_its_exit_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("orders.yaml");
+    let path = file.to_str().unwrap();
+    let endpoint = sidecar().await;
+    let apply = ["apply", "-f", path, "--yes", "--endpoint", &endpoint];
+    for (text, reason) in [
+        ("shardingTotalCount: 0", "jobName"),
+        ("jobName: orders\nshardingTotalCount: 1\ncron: x", "cron"),
+        ("jobName: orders\nshardingTotalCount: 1\njobExtraConfigurations:\n- a: 1", "jobExtraConfigurations"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let wrong = output(sidekeeper(&apply)).await;
+        assert_eq!(wrong.code, Some(64), "{}", wrong.stderr);
+        assert!(wrong.stderr.contains(reason) && wrong.stderr.contains(path), "{}", wrong.stderr);
+    }
+    std::fs::write(&file, "jobName: orders\nshardingTotalCount: 1\n").unwrap();
+    let refused = output(sidekeeper(&apply)).await;
+    assert_eq!(refused.code, Some(75), "{}", refused.stderr);
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from typing import Any
+
 import pytest
 
 from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet
 from support.explain import explain
 from support.job_nodes import JOB
-from support.processes import PATIENCE, eventually
+from support.processes import PATIENCE, eventually, sidekeeper_binary
+from support.sidecar import Sidecar
 
 KINDS = ["java", "ours"]
 
@@ -125,6 +130,64 @@ def test_a_failing_item_stops_nothing(fleet: MixedFleet, leader: str) -> None:
     for member in (java, ours):
         member.command("fail")
     fleet.assert_once(fleet.fire())
+
+
+def test_jobs_are_listed_as_elasticjobs_console_lists_them(fleet: MixedFleet, lifecycle: Lifecycle) -> None:
+    states = {"OK": "OK", "DISABLED": "DISABLED", "CRASHED": "NO_INSTANCES"}
+
+    def both_say(state: str) -> bool:
+        [theirs] = lifecycle.call("JobStatistics", "getAllJobsBriefInfo")
+        [ours] = listed(sidecar)
+        assert (ours["job_name"], ours["cron"]) == (theirs["jobName"], theirs["cron"])
+        assert ours["sharding_total_count"] == theirs["shardingTotalCount"]
+        assert ours["instance_count"] == ours["java_instance_count"] == theirs["instanceCount"]
+        return (ours["state"], theirs["status"]) == (f"JOB_STATE_{states[state]}", state)
+
+    one, two = fleet.java(1), fleet.java(2)
+    fleet.divide(one, two)
+    # A sidecar of the namespace, without an application.
+    sidecar = fleet.sidecar(3)
+    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    assert both_say("OK")
+    for member in (one, two):
+        lifecycle.operate("disable", JOB, member.address)
+    assert both_say("DISABLED")
+    for member in (one, two):
+        lifecycle.operate("enable", JOB, member.address)
+    for member in (one, two):
+        member.die()
+        fleet.gone(member)
+    eventually("no instance", lambda: both_say("CRASHED"))
+
+
+def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedFleet, lifecycle: Lifecycle) -> None:
+    one, two = fleet.java(1), fleet.java(2)
+    fleet.divide(one, two)
+    sidecar = fleet.sidecar(3)
+    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    at = ["--endpoint", f"unix://{sidecar.socket}"]
+    before = fleet.tree.get("config") or ""
+    file = fleet.folder / "job.yaml"
+    count = f"shardingTotalCount: {TOTAL}"
+    assert count in before
+    file.write_text(before.replace(count, f"shardingTotalCount: {TOTAL + 2}"))
+    applied = [str(sidekeeper_binary()), "apply", "-f", str(file), "--yes", *at]
+    done = subprocess.run(applied, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.startswith(f"{JOB}: sharding_total_count\n"), done.stdout
+    # All else is as the Java instance has written it.
+    assert fleet.tree.get("config") == file.read_text()
+    told = lifecycle.call("JobConfiguration", "getJobConfiguration", JOB)
+    assert told["shardingTotalCount"] == TOTAL + 2
+    items = set(range(TOTAL + 2))
+    assert set(fleet.counts(fleet.fire(items))) == items
+
+
+def listed(sidecar: Sidecar) -> list[dict[str, Any]]:
+    """What the command `jobs` prints."""
+    call = [str(sidekeeper_binary()), "jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
+    printed = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    jobs: list[dict[str, Any]] = json.loads(printed.stdout)["jobs"]
+    return jobs
 
 
 def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, lifecycle: Lifecycle) -> None:

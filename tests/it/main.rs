@@ -17,6 +17,7 @@ mod altered_session;
 mod api_fields;
 mod attach;
 mod balance;
+mod change_job;
 mod configuration;
 mod deadlines;
 #[path = "../support/disk.rs"]
@@ -32,6 +33,7 @@ mod grace;
 mod instance_names;
 mod invalid_nodes;
 mod item_lock;
+mod jobs;
 mod misfire;
 mod once;
 mod operator;

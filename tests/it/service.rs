@@ -24,7 +24,7 @@ async fn a_sidecar_is_ready_with_a_session_and_not_while_it_drains() {
     let mut app = sidecar.attach(request(each_second(1))).await;
     let mut health = HealthClient::new(sidecar.connect().await);
     let mut streams = Vec::new();
-    for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.SidecarService"] {
+    for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.JobService"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         streams.push(health.watch(request).await.unwrap().into_inner());
     }
@@ -35,6 +35,12 @@ async fn a_sidecar_is_ready_with_a_session_and_not_while_it_drains() {
     let application = async {
         for stream in &mut streams {
             wait_for_status(stream, ServingStatus::NotServing).await;
+        }
+        // These are for the time when the others do not serve.
+        for service in ["sidekeeper.v1.SidecarService", "sidekeeper.v1.DiagnosticsService"] {
+            let request = HealthCheckRequest { service: service.to_owned() };
+            let answer = health.check(request).await.unwrap().into_inner();
+            assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
         }
         app.report_success(&execute).await;
     };

@@ -360,6 +360,26 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.CancelExecutionsResponse:
         return job_service_pb2.CancelExecutionsResponse()
 
+    async def ListJobs(  # noqa: N802
+        self, request: job_service_pb2.ListJobsRequest, context: Any
+    ) -> job_service_pb2.ListJobsResponse:
+        return job_service_pb2.ListJobsResponse()
+
+    async def GetJob(  # noqa: N802
+        self, request: job_service_pb2.GetJobRequest, context: Any
+    ) -> job_service_pb2.GetJobResponse:
+        return job_service_pb2.GetJobResponse()
+
+    async def UpdateJob(  # noqa: N802
+        self, request: job_service_pb2.UpdateJobRequest, context: Any
+    ) -> job_service_pb2.UpdateJobResponse:
+        return job_service_pb2.UpdateJobResponse()
+
+    async def RemoveJob(  # noqa: N802
+        self, request: job_service_pb2.RemoveJobRequest, context: Any
+    ) -> job_service_pb2.RemoveJobResponse:
+        return job_service_pb2.RemoveJobResponse()
+
     async def DisableItems(  # noqa: N802
         self, request: job_service_pb2.DisableItemsRequest, context: Any
     ) -> job_service_pb2.DisableItemsResponse:

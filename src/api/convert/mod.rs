@@ -8,6 +8,7 @@ use std::fmt;
 use prost_types::Duration;
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::elasticjob::config_yaml_editor::Key;
 pub use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::validate::{Checks, validate, validate_job_class};
 use crate::extension::strategy::{self, STRATEGY_PROPERTY};
@@ -150,6 +151,31 @@ pub fn configuration_to_proto(configuration: &JobConfiguration, job_class: &str)
             .unwrap_or_default(),
         job_listener_types: c.job_listener_types.clone(),
     }
+}
+
+/// The values of a message for some keys, without a check of what they mean together.
+pub(super) fn values_from_proto(
+    name: JobName,
+    message: &proto::JobConfiguration,
+) -> Result<JobConfiguration, InvalidRequest> {
+    let mut errors = Vec::new();
+    let configuration = fields_from_proto(name, message, &mut errors);
+    if errors.is_empty() { Ok(configuration) } else { Err(InvalidRequest(errors)) }
+}
+
+/// The name of a key's field in `JobConfiguration`.
+pub fn field_of(key: Key) -> String {
+    let path = match key {
+        Key::MaxTimeDiffSeconds => "configuration.max_time_diff".to_owned(),
+        key => proto_field(key.as_str()),
+    };
+    path.strip_prefix("configuration.").map(str::to_owned).unwrap_or(path)
+}
+
+/// Errors of a configuration's keys, by the names of the fields.
+pub(super) fn in_fields(errors: &[FieldError]) -> InvalidRequest {
+    let field = |error: &FieldError| FieldError { field: proto_field(&error.field), ..error.clone() };
+    InvalidRequest(errors.iter().map(field).collect())
 }
 
 fn fields_from_proto(

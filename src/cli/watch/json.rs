@@ -39,12 +39,12 @@ pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
     })
 }
 
-fn instance(instance: &InstanceStatus) -> Value {
+pub(in crate::cli) fn instance(instance: &InstanceStatus) -> Value {
     let InstanceStatus { instance_id, server_ip, enabled, leader } = instance;
     json!({ "instance_id": instance_id, "server_ip": server_ip, "enabled": enabled, "leader": leader })
 }
 
-fn item(status: &ItemStatus) -> Value {
+pub(in crate::cli) fn item(status: &ItemStatus) -> Value {
     let ItemStatus {
         item,
         item_parameter,
@@ -87,12 +87,12 @@ fn item_lock_wait(waiting: &ItemLockWait) -> Value {
     json!({ "lock_name": lock_name, "holder": holder, "since": since.as_ref().and_then(instant) })
 }
 
-fn problem(problem: &Problem) -> Value {
+pub(in crate::cli) fn problem(problem: &Problem) -> Value {
     let Problem { path, message } = problem;
     json!({ "path": path, "message": message })
 }
 
-fn job_configuration(configuration: &JobConfiguration) -> Value {
+pub(in crate::cli) fn job_configuration(configuration: &JobConfiguration) -> Value {
     let c = configuration;
     json!({
         "sharding_total_count": c.sharding_total_count,
@@ -119,7 +119,7 @@ fn job_configuration(configuration: &JobConfiguration) -> Value {
     })
 }
 
-fn instant(time: &prost_types::Timestamp) -> Option<String> {
+pub(in crate::cli) fn instant(time: &prost_types::Timestamp) -> Option<String> {
     Timestamp::new(time.seconds, time.nanos).ok().map(|time| time.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! `watch`: the owners of a job's items, live. Reconnects until it is interrupted or its reader has closed
 //! the pipe.
 
-mod json;
+pub(super) mod json;
 mod table;
 
 use std::convert::Infallible;

@@ -5,6 +5,7 @@
 //! finding too: the operator who asks has seen an item that does not run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 
@@ -102,6 +103,13 @@ impl Evidence {
     /// The next fire after another one.
     pub fn fire_after(&self, fire: Timestamp) -> Option<Timestamp> {
         self.settings.as_ref()?.schedule.as_ref()?.next_after(fire)
+    }
+
+    /// The servers of the job: the address, whether it is disabled, and how many of its instances are online.
+    pub fn servers(&self) -> Vec<(Ipv4Addr, bool, usize)> {
+        let view = &self.picture.nodes;
+        let online = |ip| view.instances().keys().filter(|id| id.server_ip() == Some(ip)).count();
+        view.servers().map(|ip| (ip, !view.is_enabled(ip), online(ip))).collect()
     }
 
     /// Explains these items, or all.

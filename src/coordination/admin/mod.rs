@@ -2,5 +2,7 @@
 
 pub mod explain;
 pub mod status;
+pub mod summary;
 pub mod switch;
 pub mod trigger_job;
+pub mod update;

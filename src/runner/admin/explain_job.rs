@@ -7,13 +7,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::coordination::admin::explain::{Evidence, Explanation};
+use crate::coordination::time::Now;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
 use crate::job::{Item, JobName};
 use crate::runner::admin::Namespace;
 use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
-use crate::tree::Error;
+use crate::tree::{Error, Node};
 
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -58,7 +59,9 @@ pub async fn explain(
 ) -> Result<(Explanation, Timestamp), ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
     let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
-    let (mut evidence, as_of) = read(namespace, job).await?;
+    let nodes = read(namespace, job).await?;
+    let as_of = nodes.now.wall;
+    let mut evidence = Evidence::from(nodes);
     shared.outcomes.add_to(job, &mut evidence.status);
     shared.lock_waits.add_to(job, &mut evidence.status);
     Ok((conclude(&evidence, job, items)?, as_of))
@@ -70,12 +73,36 @@ pub async fn explain_in(
     job: &JobName,
     items: &BTreeSet<Item>,
 ) -> Result<(Explanation, Timestamp), ExplainError> {
-    let (evidence, as_of) = read(namespace, job).await?;
-    Ok((conclude(&evidence, job, items)?, as_of))
+    let nodes = read(namespace, job).await?;
+    let as_of = nodes.now.wall;
+    Ok((conclude(&nodes.into(), job, items)?, as_of))
 }
 
-/// Reads the nodes; and when.
-async fn read(namespace: Namespace<'_>, job: &JobName) -> Result<(Evidence, Timestamp), ExplainError> {
+/// The nodes of a job, and those that its sidecars publish, at one moment.
+pub(super) struct Nodes {
+    paths: JobPaths,
+    own_paths: ExtensionPaths,
+    nodes: Vec<Node>,
+    fleet: Vec<Node>,
+    now: Now,
+}
+
+impl Nodes {
+    /// The node of the configuration.
+    pub(super) fn configuration(&self) -> Option<&Node> {
+        let path = self.paths.config();
+        self.nodes.iter().find(|node| node.path == path)
+    }
+}
+
+impl From<Nodes> for Evidence {
+    fn from(read: Nodes) -> Self {
+        Self::new(&read.paths, &read.own_paths, read.nodes, read.fleet, read.now)
+    }
+}
+
+/// Reads the nodes.
+pub(super) async fn read(namespace: Namespace<'_>, job: &JobName) -> Result<Nodes, ExplainError> {
     let Namespace { session, root, clock } = namespace;
     let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
     let fleet_paths = own_paths.fleet();
@@ -93,8 +120,7 @@ async fn read(namespace: Namespace<'_>, job: &JobName) -> Result<(Evidence, Time
     if nodes.is_empty() {
         return Err(ExplainError::Unknown(job.clone()));
     }
-    let now = clock.now();
-    Ok((Evidence::new(&paths, &own_paths, nodes, fleet, now), now.wall))
+    Ok(Nodes { paths, own_paths, nodes, fleet, now: clock.now() })
 }
 
 fn conclude(evidence: &Evidence, job: &JobName, items: &BTreeSet<Item>) -> Result<Explanation, ExplainError> {

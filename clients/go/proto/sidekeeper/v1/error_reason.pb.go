@@ -138,6 +138,12 @@ const (
 	// and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
 	// all of them; as PERMISSION_DENIED.
 	ErrorReason_ERROR_REASON_NAME_NOT_ALLOWED ErrorReason = 53
+	// The configuration is not in the state that the request's `etag` names. The metadata `etag` names the present one. As ABORTED.
+	ErrorReason_ERROR_REASON_CONFIGURATION_CHANGED ErrorReason = 54
+	// Instances of the job are online, and the request has no `force`. As FAILED_PRECONDITION.
+	ErrorReason_ERROR_REASON_INSTANCES_ONLINE ErrorReason = 55
+	// The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION.
+	ErrorReason_ERROR_REASON_CONFIGURATION_NOT_EDITABLE ErrorReason = 56
 )
 
 // Enum value maps for ErrorReason.
@@ -197,62 +203,68 @@ var (
 		51: "ERROR_REASON_PEER_REFUSED",
 		52: "ERROR_REASON_ROLE_MISSING",
 		53: "ERROR_REASON_NAME_NOT_ALLOWED",
+		54: "ERROR_REASON_CONFIGURATION_CHANGED",
+		55: "ERROR_REASON_INSTANCES_ONLINE",
+		56: "ERROR_REASON_CONFIGURATION_NOT_EDITABLE",
 	}
 	ErrorReason_value = map[string]int32{
-		"ERROR_REASON_UNSPECIFIED":            0,
-		"ERROR_REASON_STOPPED_BY_OPERATOR":    1,
-		"ERROR_REASON_JOB_REMOVED":            2,
-		"ERROR_REASON_JOB_NOT_CONFIGURED":     3,
-		"ERROR_REASON_JOB_UNKNOWN":            4,
-		"ERROR_REASON_JOB_CLASS_CONFLICT":     5,
-		"ERROR_REASON_CONFIGURATION_CONFLICT": 6,
-		"ERROR_REASON_INSTANCE_NAME_TAKEN":    7,
-		"ERROR_REASON_STREAM_NOT_REPLACED":    8,
-		"ERROR_REASON_STREAM_REPLACED":        9,
-		"ERROR_REASON_STREAM_ENDED":           10,
-		"ERROR_REASON_CANCEL_IGNORED":         11,
-		"ERROR_REASON_SLOW_APPLICATION":       12,
-		"ERROR_REASON_SIDECAR_STOPPING":       13,
-		"ERROR_REASON_TOO_MANY":               14,
-		"ERROR_REASON_REGISTRY_FULL":          15,
-		"ERROR_REASON_REGISTRY_AWAY":          16,
-		"ERROR_REASON_REGISTRY_REFUSED":       17,
-		"ERROR_REASON_REGISTRY_NO_PERMISSION": 18,
-		"ERROR_REASON_REGISTRY_CHANGING":      19,
-		"ERROR_REASON_OUTCOME_UNKNOWN":        20,
-		"ERROR_REASON_NO_INSTANCES":           21,
-		"ERROR_REASON_SERVERS_DISABLED":       22,
-		"ERROR_REASON_ITEMS_DISABLED":         23,
-		"ERROR_REASON_ATTACHMENT_UNKNOWN":     24,
-		"ERROR_REASON_EXECUTION_UNKNOWN":      25,
-		"ERROR_REASON_EXECUTION_OF_ANOTHER":   26,
-		"ERROR_REASON_EXECUTION_OVER":         27,
-		"ERROR_REASON_CALL_UNKNOWN":           28,
-		"ERROR_REASON_ITEM_UNKNOWN":           29,
-		"ERROR_REASON_GENERATION_UNKNOWN":     30,
-		"ERROR_REASON_INVALID_REQUEST":        31,
-		"ERROR_REASON_TOKEN_REFUSED":          32,
-		"ERROR_REASON_CLIENT_TOO_OLD":         33,
-		"ERROR_REASON_SIDECAR_TOO_OLD":        34,
-		"ERROR_REASON_DRAIN_INCOMPLETE":       35,
-		"ERROR_REASON_JOB_NOT_ATTACHED":       36,
-		"ERROR_REASON_LOCK_HELD_ALREADY":      37,
-		"ERROR_REASON_LOCK_OF_OTHER_KIND":     38,
-		"ERROR_REASON_LOCK_COUNTER_AT_END":    39,
-		"ERROR_REASON_LOCK_NOT_FREE":          40,
-		"ERROR_REASON_LOCK_LOST":              41,
-		"ERROR_REASON_LOCK_FREE":              42,
-		"ERROR_REASON_HOLD_UNKNOWN":           43,
-		"ERROR_REASON_CANDIDATE_UNKNOWN":      44,
-		"ERROR_REASON_NOT_LEADER":             45,
-		"ERROR_REASON_CANDIDATE_IN_THE_WAY":   46,
-		"ERROR_REASON_STAND_UNKNOWN":          47,
-		"ERROR_REASON_LOCK_NOT_OWNED":         48,
-		"ERROR_REASON_RUNS_UNRESOLVED":        49,
-		"ERROR_REASON_RECORD_UNREADABLE":      50,
-		"ERROR_REASON_PEER_REFUSED":           51,
-		"ERROR_REASON_ROLE_MISSING":           52,
-		"ERROR_REASON_NAME_NOT_ALLOWED":       53,
+		"ERROR_REASON_UNSPECIFIED":                0,
+		"ERROR_REASON_STOPPED_BY_OPERATOR":        1,
+		"ERROR_REASON_JOB_REMOVED":                2,
+		"ERROR_REASON_JOB_NOT_CONFIGURED":         3,
+		"ERROR_REASON_JOB_UNKNOWN":                4,
+		"ERROR_REASON_JOB_CLASS_CONFLICT":         5,
+		"ERROR_REASON_CONFIGURATION_CONFLICT":     6,
+		"ERROR_REASON_INSTANCE_NAME_TAKEN":        7,
+		"ERROR_REASON_STREAM_NOT_REPLACED":        8,
+		"ERROR_REASON_STREAM_REPLACED":            9,
+		"ERROR_REASON_STREAM_ENDED":               10,
+		"ERROR_REASON_CANCEL_IGNORED":             11,
+		"ERROR_REASON_SLOW_APPLICATION":           12,
+		"ERROR_REASON_SIDECAR_STOPPING":           13,
+		"ERROR_REASON_TOO_MANY":                   14,
+		"ERROR_REASON_REGISTRY_FULL":              15,
+		"ERROR_REASON_REGISTRY_AWAY":              16,
+		"ERROR_REASON_REGISTRY_REFUSED":           17,
+		"ERROR_REASON_REGISTRY_NO_PERMISSION":     18,
+		"ERROR_REASON_REGISTRY_CHANGING":          19,
+		"ERROR_REASON_OUTCOME_UNKNOWN":            20,
+		"ERROR_REASON_NO_INSTANCES":               21,
+		"ERROR_REASON_SERVERS_DISABLED":           22,
+		"ERROR_REASON_ITEMS_DISABLED":             23,
+		"ERROR_REASON_ATTACHMENT_UNKNOWN":         24,
+		"ERROR_REASON_EXECUTION_UNKNOWN":          25,
+		"ERROR_REASON_EXECUTION_OF_ANOTHER":       26,
+		"ERROR_REASON_EXECUTION_OVER":             27,
+		"ERROR_REASON_CALL_UNKNOWN":               28,
+		"ERROR_REASON_ITEM_UNKNOWN":               29,
+		"ERROR_REASON_GENERATION_UNKNOWN":         30,
+		"ERROR_REASON_INVALID_REQUEST":            31,
+		"ERROR_REASON_TOKEN_REFUSED":              32,
+		"ERROR_REASON_CLIENT_TOO_OLD":             33,
+		"ERROR_REASON_SIDECAR_TOO_OLD":            34,
+		"ERROR_REASON_DRAIN_INCOMPLETE":           35,
+		"ERROR_REASON_JOB_NOT_ATTACHED":           36,
+		"ERROR_REASON_LOCK_HELD_ALREADY":          37,
+		"ERROR_REASON_LOCK_OF_OTHER_KIND":         38,
+		"ERROR_REASON_LOCK_COUNTER_AT_END":        39,
+		"ERROR_REASON_LOCK_NOT_FREE":              40,
+		"ERROR_REASON_LOCK_LOST":                  41,
+		"ERROR_REASON_LOCK_FREE":                  42,
+		"ERROR_REASON_HOLD_UNKNOWN":               43,
+		"ERROR_REASON_CANDIDATE_UNKNOWN":          44,
+		"ERROR_REASON_NOT_LEADER":                 45,
+		"ERROR_REASON_CANDIDATE_IN_THE_WAY":       46,
+		"ERROR_REASON_STAND_UNKNOWN":              47,
+		"ERROR_REASON_LOCK_NOT_OWNED":             48,
+		"ERROR_REASON_RUNS_UNRESOLVED":            49,
+		"ERROR_REASON_RECORD_UNREADABLE":          50,
+		"ERROR_REASON_PEER_REFUSED":               51,
+		"ERROR_REASON_ROLE_MISSING":               52,
+		"ERROR_REASON_NAME_NOT_ALLOWED":           53,
+		"ERROR_REASON_CONFIGURATION_CHANGED":      54,
+		"ERROR_REASON_INSTANCES_ONLINE":           55,
+		"ERROR_REASON_CONFIGURATION_NOT_EDITABLE": 56,
 	}
 )
 
@@ -287,7 +299,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xb9\x0e\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xb1\x0f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -343,7 +355,10 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1eERROR_REASON_RECORD_UNREADABLE\x102\x12\x1d\n" +
 	"\x19ERROR_REASON_PEER_REFUSED\x103\x12\x1d\n" +
 	"\x19ERROR_REASON_ROLE_MISSING\x104\x12!\n" +
-	"\x1dERROR_REASON_NAME_NOT_ALLOWED\x105Bb\n" +
+	"\x1dERROR_REASON_NAME_NOT_ALLOWED\x105\x12&\n" +
+	"\"ERROR_REASON_CONFIGURATION_CHANGED\x106\x12!\n" +
+	"\x1dERROR_REASON_INSTANCES_ONLINE\x107\x12+\n" +
+	"'ERROR_REASON_CONFIGURATION_NOT_EDITABLE\x108Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -9,6 +9,8 @@ package sidekeeperv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -20,6 +22,806 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// Whether a job can run, as ElasticJob's console shows it. `ExplainJob` says more.
+type JobState int32
+
+const (
+	// Not set.
+	JobState_JOB_STATE_UNSPECIFIED JobState = 0
+	// It has a configuration and an instance that may execute items.
+	JobState_JOB_STATE_OK JobState = 1
+	// The servers of all instances that are online are disabled.
+	JobState_JOB_STATE_DISABLED JobState = 2
+	// No instance is online. ElasticJob's console calls it crashed.
+	JobState_JOB_STATE_NO_INSTANCES JobState = 3
+	// A resharding is due.
+	JobState_JOB_STATE_RESHARDING JobState = 4
+	// The job has no configuration, or one that cannot be read.
+	JobState_JOB_STATE_UNREADABLE JobState = 5
+)
+
+// Enum value maps for JobState.
+var (
+	JobState_name = map[int32]string{
+		0: "JOB_STATE_UNSPECIFIED",
+		1: "JOB_STATE_OK",
+		2: "JOB_STATE_DISABLED",
+		3: "JOB_STATE_NO_INSTANCES",
+		4: "JOB_STATE_RESHARDING",
+		5: "JOB_STATE_UNREADABLE",
+	}
+	JobState_value = map[string]int32{
+		"JOB_STATE_UNSPECIFIED":  0,
+		"JOB_STATE_OK":           1,
+		"JOB_STATE_DISABLED":     2,
+		"JOB_STATE_NO_INSTANCES": 3,
+		"JOB_STATE_RESHARDING":   4,
+		"JOB_STATE_UNREADABLE":   5,
+	}
+)
+
+func (x JobState) Enum() *JobState {
+	p := new(JobState)
+	*p = x
+	return p
+}
+
+func (x JobState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (JobState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sidekeeper_v1_job_service_proto_enumTypes[0].Descriptor()
+}
+
+func (JobState) Type() protoreflect.EnumType {
+	return &file_sidekeeper_v1_job_service_proto_enumTypes[0]
+}
+
+func (x JobState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use JobState.Descriptor instead.
+func (JobState) EnumDescriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
+}
+
+// A page of jobs.
+type ListJobsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many jobs to return at most: 1 to 1000. Zero: 50.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The `next_page_token` of the page before. Empty: the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJobsRequest) Reset() {
+	*x = ListJobsRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJobsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJobsRequest) ProtoMessage() {}
+
+func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
+func (*ListJobsRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListJobsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListJobsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of jobs.
+type ListJobsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The jobs that the caller may name, ascending by name.
+	Jobs []*JobSummary `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// The token of the next page. Empty: this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJobsResponse) Reset() {
+	*x = ListJobsResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJobsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJobsResponse) ProtoMessage() {}
+
+func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
+func (*ListJobsResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListJobsResponse) GetJobs() []*JobSummary {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *ListJobsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A job in a list.
+type JobSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// Whether it can run.
+	State JobState `protobuf:"varint,2,opt,name=state,proto3,enum=sidekeeper.v1.JobState" json:"state,omitempty"`
+	// The number of items. Zero: the configuration cannot be read.
+	ShardingTotalCount uint32 `protobuf:"varint,3,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`
+	// The schedule. Empty: it has none, or the configuration cannot be read.
+	Cron string `protobuf:"bytes,4,opt,name=cron,proto3" json:"cron,omitempty"`
+	// The time zone of the schedule. Empty: UTC.
+	TimeZone string `protobuf:"bytes,5,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	// The job's purpose, shortened.
+	Description string `protobuf:"bytes,6,opt,name=description,proto3" json:"description,omitempty"`
+	// How many instances are online, those of Java included.
+	InstanceCount uint32 `protobuf:"varint,7,opt,name=instance_count,json=instanceCount,proto3" json:"instance_count,omitempty"`
+	// How many of them are Java's.
+	JavaInstanceCount uint32 `protobuf:"varint,8,opt,name=java_instance_count,json=javaInstanceCount,proto3" json:"java_instance_count,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *JobSummary) Reset() {
+	*x = JobSummary{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobSummary) ProtoMessage() {}
+
+func (x *JobSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobSummary.ProtoReflect.Descriptor instead.
+func (*JobSummary) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *JobSummary) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *JobSummary) GetState() JobState {
+	if x != nil {
+		return x.State
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
+}
+
+func (x *JobSummary) GetShardingTotalCount() uint32 {
+	if x != nil {
+		return x.ShardingTotalCount
+	}
+	return 0
+}
+
+func (x *JobSummary) GetCron() string {
+	if x != nil {
+		return x.Cron
+	}
+	return ""
+}
+
+func (x *JobSummary) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
+func (x *JobSummary) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *JobSummary) GetInstanceCount() uint32 {
+	if x != nil {
+		return x.InstanceCount
+	}
+	return 0
+}
+
+func (x *JobSummary) GetJavaInstanceCount() uint32 {
+	if x != nil {
+		return x.JavaInstanceCount
+	}
+	return 0
+}
+
+// The job to show.
+type GetJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName       string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetJobRequest) Reset() {
+	*x = GetJobRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJobRequest) ProtoMessage() {}
+
+func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
+func (*GetJobRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetJobRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+// The state of a job.
+type GetJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The configuration in force. Absent: the job has none, or an unreadable one.
+	Configuration *JobConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Names this state of the configuration: it changes with each change, also if the node is deleted and created anew. It is never empty; that
+	// of a job without configuration is `"missing"`.
+	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
+	// The configuration as the registry has it, in YAML. Empty if the caller may not see parameters, or if the node has no text.
+	Document string `protobuf:"bytes,4,opt,name=document,proto3" json:"document,omitempty"`
+	// The online instances, ascending by id.
+	Instances []*InstanceStatus `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
+	// All servers that the job has had, ascending by address.
+	Servers []*ServerStatus `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
+	// The items, ascending.
+	Items []*ItemStatus `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
+	// Whether a resharding is pending.
+	Resharding bool `protobuf:"varint,8,opt,name=resharding,proto3" json:"resharding,omitempty"`
+	// When the job fires next. Absent: it has no schedule, or it never fires again.
+	NextFireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=next_fire_time,json=nextFireTime,proto3" json:"next_fire_time,omitempty"`
+	// The job's problems now.
+	Problems []*Problem `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Whether the caller may not see the job's parameters, because it lacks the role `operate`.
+	ParametersHidden bool `protobuf:"varint,11,opt,name=parameters_hidden,json=parametersHidden,proto3" json:"parameters_hidden,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *GetJobResponse) Reset() {
+	*x = GetJobResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJobResponse) ProtoMessage() {}
+
+func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
+func (*GetJobResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetJobResponse) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *GetJobResponse) GetConfiguration() *JobConfiguration {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *GetJobResponse) GetDocument() string {
+	if x != nil {
+		return x.Document
+	}
+	return ""
+}
+
+func (x *GetJobResponse) GetInstances() []*InstanceStatus {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetServers() []*ServerStatus {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetItems() []*ItemStatus {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetResharding() bool {
+	if x != nil {
+		return x.Resharding
+	}
+	return false
+}
+
+func (x *GetJobResponse) GetNextFireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextFireTime
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *GetJobResponse) GetParametersHidden() bool {
+	if x != nil {
+		return x.ParametersHidden
+	}
+	return false
+}
+
+// The change of a configuration.
+type UpdateJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The new values of the fields in `update_mask`. Required.
+	Configuration *JobConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// The fields of `JobConfiguration` to change, by their names: `cron`, `sharding_total_count`. Required; `job_class` cannot be changed.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// The state of the configuration that the caller has seen (`GetJobResponse.etag`). Empty: any, and then changes of others
+	// since it was read are kept only if they are of other fields.
+	Etag string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
+	// Whether only to check the request, and to say what would be changed.
+	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Whether a job without configuration gets `configuration` as a whole; `configuration.job_class` is the class of a job that does
+	// not exist.
+	AllowMissing  bool `protobuf:"varint,6,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateJobRequest) Reset() {
+	*x = UpdateJobRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateJobRequest) ProtoMessage() {}
+
+func (x *UpdateJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateJobRequest.ProtoReflect.Descriptor instead.
+func (*UpdateJobRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *UpdateJobRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *UpdateJobRequest) GetConfiguration() *JobConfiguration {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *UpdateJobRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdateJobRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *UpdateJobRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *UpdateJobRequest) GetAllowMissing() bool {
+	if x != nil {
+		return x.AllowMissing
+	}
+	return false
+}
+
+// The configuration that was changed, or would be.
+type UpdateJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the state of the configuration after the call. With `validate_only` the state that was compared: a change with this
+	// `etag` changes exactly what was said.
+	Etag string `protobuf:"bytes,1,opt,name=etag,proto3" json:"etag,omitempty"`
+	// The fields whose values differ, by their names, in the order of `JobConfiguration`. Empty: nothing differs, and nothing is written.
+	ChangedFields []string `protobuf:"bytes,2,rep,name=changed_fields,json=changedFields,proto3" json:"changed_fields,omitempty"`
+	// The configuration after the change, in YAML.
+	Document      string `protobuf:"bytes,3,opt,name=document,proto3" json:"document,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateJobResponse) Reset() {
+	*x = UpdateJobResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateJobResponse) ProtoMessage() {}
+
+func (x *UpdateJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateJobResponse.ProtoReflect.Descriptor instead.
+func (*UpdateJobResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *UpdateJobResponse) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *UpdateJobResponse) GetChangedFields() []string {
+	if x != nil {
+		return x.ChangedFields
+	}
+	return nil
+}
+
+func (x *UpdateJobResponse) GetDocument() string {
+	if x != nil {
+		return x.Document
+	}
+	return ""
+}
+
+// The job to remove.
+type RemoveJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The state of the configuration that the caller has seen (`GetJobResponse.etag`). Required.
+	Etag string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
+	// Whether to remove the job although instances are online. They are stopped as by ElasticJob's lifecycle API, and their executions
+	// may end first.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveJobRequest) Reset() {
+	*x = RemoveJobRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveJobRequest) ProtoMessage() {}
+
+func (x *RemoveJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveJobRequest.ProtoReflect.Descriptor instead.
+func (*RemoveJobRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveJobRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *RemoveJobRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *RemoveJobRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// The removed job.
+type RemoveJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many nodes were removed.
+	RemovedNodes  uint32 `protobuf:"varint,1,opt,name=removed_nodes,json=removedNodes,proto3" json:"removed_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveJobResponse) Reset() {
+	*x = RemoveJobResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveJobResponse) ProtoMessage() {}
+
+func (x *RemoveJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveJobResponse.ProtoReflect.Descriptor instead.
+func (*RemoveJobResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RemoveJobResponse) GetRemovedNodes() uint32 {
+	if x != nil {
+		return x.RemovedNodes
+	}
+	return 0
+}
+
+// A server of a job.
+type ServerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its address.
+	ServerIp string `protobuf:"bytes,1,opt,name=server_ip,json=serverIp,proto3" json:"server_ip,omitempty"`
+	// Whether an operator has disabled it.
+	Disabled bool `protobuf:"varint,2,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	// How many of its instances are online.
+	InstanceCount uint32 `protobuf:"varint,3,opt,name=instance_count,json=instanceCount,proto3" json:"instance_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerStatus) Reset() {
+	*x = ServerStatus{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerStatus) ProtoMessage() {}
+
+func (x *ServerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
+func (*ServerStatus) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ServerStatus) GetServerIp() string {
+	if x != nil {
+		return x.ServerIp
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetDisabled() bool {
+	if x != nil {
+		return x.Disabled
+	}
+	return false
+}
+
+func (x *ServerStatus) GetInstanceCount() uint32 {
+	if x != nil {
+		return x.InstanceCount
+	}
+	return 0
+}
 
 // The items to disable.
 type DisableItemsRequest struct {
@@ -34,7 +836,7 @@ type DisableItemsRequest struct {
 
 func (x *DisableItemsRequest) Reset() {
 	*x = DisableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +848,7 @@ func (x *DisableItemsRequest) String() string {
 func (*DisableItemsRequest) ProtoMessage() {}
 
 func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +861,7 @@ func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
 func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DisableItemsRequest) GetJobName() string {
@@ -87,7 +889,7 @@ type DisableItemsResponse struct {
 
 func (x *DisableItemsResponse) Reset() {
 	*x = DisableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -99,7 +901,7 @@ func (x *DisableItemsResponse) String() string {
 func (*DisableItemsResponse) ProtoMessage() {}
 
 func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -112,7 +914,7 @@ func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
 func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DisableItemsResponse) GetChangedItems() []uint32 {
@@ -135,7 +937,7 @@ type EnableItemsRequest struct {
 
 func (x *EnableItemsRequest) Reset() {
 	*x = EnableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +949,7 @@ func (x *EnableItemsRequest) String() string {
 func (*EnableItemsRequest) ProtoMessage() {}
 
 func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +962,7 @@ func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
 func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{2}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EnableItemsRequest) GetJobName() string {
@@ -188,7 +990,7 @@ type EnableItemsResponse struct {
 
 func (x *EnableItemsResponse) Reset() {
 	*x = EnableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +1002,7 @@ func (x *EnableItemsResponse) String() string {
 func (*EnableItemsResponse) ProtoMessage() {}
 
 func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +1015,7 @@ func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
 func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EnableItemsResponse) GetChangedItems() []uint32 {
@@ -236,7 +1038,7 @@ type DisableServersRequest struct {
 
 func (x *DisableServersRequest) Reset() {
 	*x = DisableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +1050,7 @@ func (x *DisableServersRequest) String() string {
 func (*DisableServersRequest) ProtoMessage() {}
 
 func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +1063,7 @@ func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
 func (*DisableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DisableServersRequest) GetJobName() string {
@@ -289,7 +1091,7 @@ type DisableServersResponse struct {
 
 func (x *DisableServersResponse) Reset() {
 	*x = DisableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -301,7 +1103,7 @@ func (x *DisableServersResponse) String() string {
 func (*DisableServersResponse) ProtoMessage() {}
 
 func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -314,7 +1116,7 @@ func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
 func (*DisableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DisableServersResponse) GetChangedServerIps() []string {
@@ -337,7 +1139,7 @@ type EnableServersRequest struct {
 
 func (x *EnableServersRequest) Reset() {
 	*x = EnableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +1151,7 @@ func (x *EnableServersRequest) String() string {
 func (*EnableServersRequest) ProtoMessage() {}
 
 func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +1164,7 @@ func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
 func (*EnableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EnableServersRequest) GetJobName() string {
@@ -390,7 +1192,7 @@ type EnableServersResponse struct {
 
 func (x *EnableServersResponse) Reset() {
 	*x = EnableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +1204,7 @@ func (x *EnableServersResponse) String() string {
 func (*EnableServersResponse) ProtoMessage() {}
 
 func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +1217,7 @@ func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
 func (*EnableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EnableServersResponse) GetChangedServerIps() []string {
@@ -436,7 +1238,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +1250,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +1263,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -484,7 +1286,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +1298,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +1311,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -539,7 +1341,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +1353,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +1366,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -592,7 +1394,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +1406,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +1419,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -644,7 +1446,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +1458,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +1471,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -704,7 +1506,63 @@ var File_sidekeeper_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"F\n" +
+	"\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\x1a\x17sidekeeper/v1/job.proto\"M\n" +
+	"\x0fListJobsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"i\n" +
+	"\x10ListJobsResponse\x12-\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x19.sidekeeper.v1.JobSummaryR\x04jobs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb2\x02\n" +
+	"\n" +
+	"JobSummary\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12-\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x17.sidekeeper.v1.JobStateR\x05state\x120\n" +
+	"\x14sharding_total_count\x18\x03 \x01(\rR\x12shardingTotalCount\x12\x12\n" +
+	"\x04cron\x18\x04 \x01(\tR\x04cron\x12\x1b\n" +
+	"\ttime_zone\x18\x05 \x01(\tR\btimeZone\x12 \n" +
+	"\vdescription\x18\x06 \x01(\tR\vdescription\x12%\n" +
+	"\x0einstance_count\x18\a \x01(\rR\rinstanceCount\x12.\n" +
+	"\x13java_instance_count\x18\b \x01(\rR\x11javaInstanceCount\"*\n" +
+	"\rGetJobRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\x8a\x04\n" +
+	"\x0eGetJobResponse\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
+	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12\x12\n" +
+	"\x04etag\x18\x03 \x01(\tR\x04etag\x12\x1a\n" +
+	"\bdocument\x18\x04 \x01(\tR\bdocument\x12;\n" +
+	"\tinstances\x18\x05 \x03(\v2\x1d.sidekeeper.v1.InstanceStatusR\tinstances\x125\n" +
+	"\aservers\x18\x06 \x03(\v2\x1b.sidekeeper.v1.ServerStatusR\aservers\x12/\n" +
+	"\x05items\x18\a \x03(\v2\x19.sidekeeper.v1.ItemStatusR\x05items\x12\x1e\n" +
+	"\n" +
+	"resharding\x18\b \x01(\bR\n" +
+	"resharding\x12@\n" +
+	"\x0enext_fire_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\fnextFireTime\x122\n" +
+	"\bproblems\x18\n" +
+	" \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\x12+\n" +
+	"\x11parameters_hidden\x18\v \x01(\bR\x10parametersHidden\"\x8f\x02\n" +
+	"\x10UpdateJobRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
+	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12;\n" +
+	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x12\x12\n" +
+	"\x04etag\x18\x04 \x01(\tR\x04etag\x12#\n" +
+	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\x12#\n" +
+	"\rallow_missing\x18\x06 \x01(\bR\fallowMissing\"j\n" +
+	"\x11UpdateJobResponse\x12\x12\n" +
+	"\x04etag\x18\x01 \x01(\tR\x04etag\x12%\n" +
+	"\x0echanged_fields\x18\x02 \x03(\tR\rchangedFields\x12\x1a\n" +
+	"\bdocument\x18\x03 \x01(\tR\bdocument\"W\n" +
+	"\x10RemoveJobRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\tR\x04etag\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"8\n" +
+	"\x11RemoveJobResponse\x12#\n" +
+	"\rremoved_nodes\x18\x01 \x01(\rR\fremovedNodes\"n\n" +
+	"\fServerStatus\x12\x1b\n" +
+	"\tserver_ip\x18\x01 \x01(\tR\bserverIp\x12\x1a\n" +
+	"\bdisabled\x18\x02 \x01(\bR\bdisabled\x12%\n" +
+	"\x0einstance_count\x18\x03 \x01(\rR\rinstanceCount\"F\n" +
 	"\x13DisableItemsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\";\n" +
@@ -743,9 +1601,20 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x04item\x18\x02 \x01(\rR\x04item\x12!\n" +
 	"\fexecution_id\x18\x03 \x01(\tR\vexecutionId\x12\x1f\n" +
 	"\vwas_waiting\x18\x04 \x01(\bR\n" +
-	"wasWaiting2\xae\x04\n" +
+	"wasWaiting*\x9f\x01\n" +
+	"\bJobState\x12\x19\n" +
+	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fJOB_STATE_OK\x10\x01\x12\x16\n" +
+	"\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n" +
+	"\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n" +
+	"\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n" +
+	"\x14JOB_STATE_UNREADABLE\x10\x052\xe2\x06\n" +
 	"\n" +
-	"JobService\x12Q\n" +
+	"JobService\x12K\n" +
+	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
+	"\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n" +
+	"\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n" +
+	"\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Q\n" +
 	"\n" +
 	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12c\n" +
 	"\x10CancelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a'.sidekeeper.v1.CancelExecutionsResponse\x12W\n" +
@@ -767,41 +1636,77 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_job_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
-	(*DisableItemsRequest)(nil),      // 0: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 1: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 2: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 3: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 4: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 5: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 6: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 7: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 8: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 9: sidekeeper.v1.TriggerJobResponse
-	(*CancelExecutionsRequest)(nil),  // 10: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 11: sidekeeper.v1.CancelExecutionsResponse
-	(*CancelledExecution)(nil),       // 12: sidekeeper.v1.CancelledExecution
+	(JobState)(0),                    // 0: sidekeeper.v1.JobState
+	(*ListJobsRequest)(nil),          // 1: sidekeeper.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 2: sidekeeper.v1.ListJobsResponse
+	(*JobSummary)(nil),               // 3: sidekeeper.v1.JobSummary
+	(*GetJobRequest)(nil),            // 4: sidekeeper.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 5: sidekeeper.v1.GetJobResponse
+	(*UpdateJobRequest)(nil),         // 6: sidekeeper.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),        // 7: sidekeeper.v1.UpdateJobResponse
+	(*RemoveJobRequest)(nil),         // 8: sidekeeper.v1.RemoveJobRequest
+	(*RemoveJobResponse)(nil),        // 9: sidekeeper.v1.RemoveJobResponse
+	(*ServerStatus)(nil),             // 10: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 11: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 12: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 13: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 14: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 15: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 16: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 17: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 18: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 19: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 20: sidekeeper.v1.TriggerJobResponse
+	(*CancelExecutionsRequest)(nil),  // 21: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 22: sidekeeper.v1.CancelExecutionsResponse
+	(*CancelledExecution)(nil),       // 23: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 24: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 25: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 26: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 27: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 28: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 29: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
-	12, // 0: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	8,  // 1: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	10, // 2: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	0,  // 3: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	2,  // 4: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	4,  // 5: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	6,  // 6: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	9,  // 7: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	11, // 8: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	1,  // 9: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	3,  // 10: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	5,  // 11: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	7,  // 12: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	7,  // [7:13] is the sub-list for method output_type
-	1,  // [1:7] is the sub-list for method input_type
-	1,  // [1:1] is the sub-list for extension type_name
-	1,  // [1:1] is the sub-list for extension extendee
-	0,  // [0:1] is the sub-list for field type_name
+	3,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
+	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
+	24, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	25, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	10, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	26, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	27, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	28, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	24, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	29, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	23, // 10: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	1,  // 11: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	4,  // 12: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	6,  // 13: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	8,  // 14: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	19, // 15: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	21, // 16: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	11, // 17: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	13, // 18: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	15, // 19: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	17, // 20: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	2,  // 21: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	5,  // 22: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	7,  // 23: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	9,  // 24: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	20, // 25: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	22, // 26: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	12, // 27: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	14, // 28: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	16, // 29: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	18, // 30: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	21, // [21:31] is the sub-list for method output_type
+	11, // [11:21] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -809,18 +1714,21 @@ func file_sidekeeper_v1_job_service_proto_init() {
 	if File_sidekeeper_v1_job_service_proto != nil {
 		return
 	}
+	file_sidekeeper_v1_assignment_service_proto_init()
+	file_sidekeeper_v1_job_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   13,
+			NumEnums:      1,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_sidekeeper_v1_job_service_proto_goTypes,
 		DependencyIndexes: file_sidekeeper_v1_job_service_proto_depIdxs,
+		EnumInfos:         file_sidekeeper_v1_job_service_proto_enumTypes,
 		MessageInfos:      file_sidekeeper_v1_job_service_proto_msgTypes,
 	}.Build()
 	File_sidekeeper_v1_job_service_proto = out.File

@@ -19,6 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	JobService_ListJobs_FullMethodName         = "/sidekeeper.v1.JobService/ListJobs"
+	JobService_GetJob_FullMethodName           = "/sidekeeper.v1.JobService/GetJob"
+	JobService_UpdateJob_FullMethodName        = "/sidekeeper.v1.JobService/UpdateJob"
+	JobService_RemoveJob_FullMethodName        = "/sidekeeper.v1.JobService/RemoveJob"
 	JobService_TriggerJob_FullMethodName       = "/sidekeeper.v1.JobService/TriggerJob"
 	JobService_CancelExecutions_FullMethodName = "/sidekeeper.v1.JobService/CancelExecutions"
 	JobService_DisableItems_FullMethodName     = "/sidekeeper.v1.JobService/DisableItems"
@@ -33,6 +37,34 @@ const (
 //
 // Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
 type JobServiceClient interface {
+	// Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+	// every other job is listed once.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
+	// The state of one job, at one moment: its configuration, instances, servers and items.
+	//
+	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
+	// Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+	// that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+	//
+	// Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+	// has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+	// nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+	// PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+	// (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+	// the same `etag`; ABORTED then means that the change, or another one, was made.
+	UpdateJob(ctx context.Context, in *UpdateJobRequest, opts ...grpc.CallOption) (*UpdateJobResponse, error)
+	// Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+	// not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+	// DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+	// PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+	// again.
+	RemoveJob(ctx context.Context, in *RemoveJobRequest, opts ...grpc.CallOption) (*RemoveJobResponse, error)
 	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
 	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
 	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
@@ -80,6 +112,46 @@ type jobServiceClient struct {
 
 func NewJobServiceClient(cc grpc.ClientConnInterface) JobServiceClient {
 	return &jobServiceClient{cc}
+}
+
+func (c *jobServiceClient) ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListJobsResponse)
+	err := c.cc.Invoke(ctx, JobService_ListJobs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetJobResponse)
+	err := c.cc.Invoke(ctx, JobService_GetJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) UpdateJob(ctx context.Context, in *UpdateJobRequest, opts ...grpc.CallOption) (*UpdateJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateJobResponse)
+	err := c.cc.Invoke(ctx, JobService_UpdateJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) RemoveJob(ctx context.Context, in *RemoveJobRequest, opts ...grpc.CallOption) (*RemoveJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveJobResponse)
+	err := c.cc.Invoke(ctx, JobService_RemoveJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *jobServiceClient) TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error) {
@@ -148,6 +220,34 @@ func (c *jobServiceClient) EnableServers(ctx context.Context, in *EnableServersR
 //
 // Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
 type JobServiceServer interface {
+	// Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+	// every other job is listed once.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
+	// The state of one job, at one moment: its configuration, instances, servers and items.
+	//
+	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
+	// Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+	// that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+	//
+	// Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+	// has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+	// nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+	// PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+	// (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+	// the same `etag`; ABORTED then means that the change, or another one, was made.
+	UpdateJob(context.Context, *UpdateJobRequest) (*UpdateJobResponse, error)
+	// Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+	// not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+	// DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+	// PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+	// again.
+	RemoveJob(context.Context, *RemoveJobRequest) (*RemoveJobResponse, error)
 	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
 	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
 	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
@@ -197,6 +297,18 @@ type JobServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedJobServiceServer struct{}
 
+func (UnimplementedJobServiceServer) ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListJobs not implemented")
+}
+func (UnimplementedJobServiceServer) GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetJob not implemented")
+}
+func (UnimplementedJobServiceServer) UpdateJob(context.Context, *UpdateJobRequest) (*UpdateJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateJob not implemented")
+}
+func (UnimplementedJobServiceServer) RemoveJob(context.Context, *RemoveJobRequest) (*RemoveJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveJob not implemented")
+}
 func (UnimplementedJobServiceServer) TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TriggerJob not implemented")
 }
@@ -234,6 +346,78 @@ func RegisterJobServiceServer(s grpc.ServiceRegistrar, srv JobServiceServer) {
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&JobService_ServiceDesc, srv)
+}
+
+func _JobService_ListJobs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListJobsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).ListJobs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_ListJobs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).ListJobs(ctx, req.(*ListJobsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_GetJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).GetJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_GetJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).GetJob(ctx, req.(*GetJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_UpdateJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).UpdateJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_UpdateJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).UpdateJob(ctx, req.(*UpdateJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_RemoveJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).RemoveJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_RemoveJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).RemoveJob(ctx, req.(*RemoveJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _JobService_TriggerJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -351,6 +535,22 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "sidekeeper.v1.JobService",
 	HandlerType: (*JobServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ListJobs",
+			Handler:    _JobService_ListJobs_Handler,
+		},
+		{
+			MethodName: "GetJob",
+			Handler:    _JobService_GetJob_Handler,
+		},
+		{
+			MethodName: "UpdateJob",
+			Handler:    _JobService_UpdateJob_Handler,
+		},
+		{
+			MethodName: "RemoveJob",
+			Handler:    _JobService_RemoveJob_Handler,
+		},
 		{
 			MethodName: "TriggerJob",
 			Handler:    _JobService_TriggerJob_Handler,

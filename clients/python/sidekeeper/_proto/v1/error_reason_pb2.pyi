@@ -135,6 +135,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
     all of them; as PERMISSION_DENIED.
     """
+    ERROR_REASON_CONFIGURATION_CHANGED: _ErrorReason.ValueType  # 54
+    """The configuration is not in the state that the request's `etag` names. The metadata `etag` names the present one. As ABORTED."""
+    ERROR_REASON_INSTANCES_ONLINE: _ErrorReason.ValueType  # 55
+    """Instances of the job are online, and the request has no `force`. As FAILED_PRECONDITION."""
+    ERROR_REASON_CONFIGURATION_NOT_EDITABLE: _ErrorReason.ValueType  # 56
+    """The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -255,4 +261,10 @@ ERROR_REASON_NAME_NOT_ALLOWED: ErrorReason.ValueType  # 53
 and `token_file` limit names. Every method whose request names one can fail with it, and so can `Drain`, which concerns
 all of them; as PERMISSION_DENIED.
 """
+ERROR_REASON_CONFIGURATION_CHANGED: ErrorReason.ValueType  # 54
+"""The configuration is not in the state that the request's `etag` names. The metadata `etag` names the present one. As ABORTED."""
+ERROR_REASON_INSTANCES_ONLINE: ErrorReason.ValueType  # 55
+"""Instances of the job are online, and the request has no `force`. As FAILED_PRECONDITION."""
+ERROR_REASON_CONFIGURATION_NOT_EDITABLE: ErrorReason.ValueType  # 56
+"""The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

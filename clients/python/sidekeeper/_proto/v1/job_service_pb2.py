@@ -22,9 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from sidekeeper._proto.v1 import assignment_service_pb2 as sidekeeper_dot_v1_dot_assignment__service__pb2
+from sidekeeper._proto.v1 import job_pb2 as sidekeeper_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"6\n\x13\x44isableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"-\n\x14\x44isableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"5\n\x12\x45nableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\",\n\x13\x45nableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"=\n\x15\x44isableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"4\n\x16\x44isableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"<\n\x14\x45nableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"3\n\x15\x45nableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08\x32\xae\x04\n\nJobService\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponse\x12W\n\x0c\x44isableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n\x0b\x45nableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n\x0e\x44isableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\x1a\x17sidekeeper/v1/job.proto\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.sidekeeper.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xcf\x01\n\nJobSummary\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.sidekeeper.v1.JobState\x12\x1c\n\x14sharding_total_count\x18\x03 \x01(\r\x12\x0c\n\x04\x63ron\x18\x04 \x01(\t\x12\x11\n\ttime_zone\x18\x05 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\x12\x16\n\x0einstance_count\x18\x07 \x01(\r\x12\x1b\n\x13java_instance_count\x18\x08 \x01(\r\"!\n\rGetJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"\x91\x03\n\x0eGetJobResponse\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x10\n\x08\x64ocument\x18\x04 \x01(\t\x12\x30\n\tinstances\x18\x05 \x03(\x0b\x32\x1d.sidekeeper.v1.InstanceStatus\x12,\n\x07servers\x18\x06 \x03(\x0b\x32\x1b.sidekeeper.v1.ServerStatus\x12(\n\x05items\x18\x07 \x03(\x0b\x32\x19.sidekeeper.v1.ItemStatus\x12\x12\n\nresharding\x18\x08 \x01(\x08\x12\x32\n\x0enext_fire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08problems\x18\n \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12\x19\n\x11parameters_hidden\x18\x0b \x01(\x08\"\xc9\x01\n\x10UpdateJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x12\x15\n\rallow_missing\x18\x06 \x01(\x08\"K\n\x11UpdateJobResponse\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x16\n\x0e\x63hanged_fields\x18\x02 \x03(\t\x12\x10\n\x08\x64ocument\x18\x03 \x01(\t\"A\n\x10RemoveJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"*\n\x11RemoveJobResponse\x12\x15\n\rremoved_nodes\x18\x01 \x01(\r\"K\n\x0cServerStatus\x12\x11\n\tserver_ip\x18\x01 \x01(\t\x12\x10\n\x08\x64isabled\x18\x02 \x01(\x08\x12\x16\n\x0einstance_count\x18\x03 \x01(\r\"6\n\x13\x44isableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"-\n\x14\x44isableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"5\n\x12\x45nableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\",\n\x13\x45nableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"=\n\x15\x44isableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"4\n\x16\x44isableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"<\n\x14\x45nableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"3\n\x15\x45nableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08*\x9f\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cJOB_STATE_OK\x10\x01\x12\x16\n\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n\x14JOB_STATE_UNREADABLE\x10\x05\x32\xe2\x06\n\nJobService\x12K\n\x08ListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12\x45\n\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponse\x12W\n\x0c\x44isableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n\x0b\x45nableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n\x0e\x44isableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,32 +36,54 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.job_se
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_DISABLEITEMSREQUEST']._serialized_start=50
-  _globals['_DISABLEITEMSREQUEST']._serialized_end=104
-  _globals['_DISABLEITEMSRESPONSE']._serialized_start=106
-  _globals['_DISABLEITEMSRESPONSE']._serialized_end=151
-  _globals['_ENABLEITEMSREQUEST']._serialized_start=153
-  _globals['_ENABLEITEMSREQUEST']._serialized_end=206
-  _globals['_ENABLEITEMSRESPONSE']._serialized_start=208
-  _globals['_ENABLEITEMSRESPONSE']._serialized_end=252
-  _globals['_DISABLESERVERSREQUEST']._serialized_start=254
-  _globals['_DISABLESERVERSREQUEST']._serialized_end=315
-  _globals['_DISABLESERVERSRESPONSE']._serialized_start=317
-  _globals['_DISABLESERVERSRESPONSE']._serialized_end=369
-  _globals['_ENABLESERVERSREQUEST']._serialized_start=371
-  _globals['_ENABLESERVERSREQUEST']._serialized_end=431
-  _globals['_ENABLESERVERSRESPONSE']._serialized_start=433
-  _globals['_ENABLESERVERSRESPONSE']._serialized_end=484
-  _globals['_TRIGGERJOBREQUEST']._serialized_start=486
-  _globals['_TRIGGERJOBREQUEST']._serialized_end=523
-  _globals['_TRIGGERJOBRESPONSE']._serialized_start=525
-  _globals['_TRIGGERJOBRESPONSE']._serialized_end=607
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=609
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=667
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=669
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=749
-  _globals['_CANCELLEDEXECUTION']._serialized_start=751
-  _globals['_CANCELLEDEXECUTION']._serialized_end=849
-  _globals['_JOBSERVICE']._serialized_start=852
-  _globals['_JOBSERVICE']._serialized_end=1410
+  _globals['_JOBSTATE']._serialized_start=2246
+  _globals['_JOBSTATE']._serialized_end=2405
+  _globals['_LISTJOBSREQUEST']._serialized_start=182
+  _globals['_LISTJOBSREQUEST']._serialized_end=238
+  _globals['_LISTJOBSRESPONSE']._serialized_start=240
+  _globals['_LISTJOBSRESPONSE']._serialized_end=324
+  _globals['_JOBSUMMARY']._serialized_start=327
+  _globals['_JOBSUMMARY']._serialized_end=534
+  _globals['_GETJOBREQUEST']._serialized_start=536
+  _globals['_GETJOBREQUEST']._serialized_end=569
+  _globals['_GETJOBRESPONSE']._serialized_start=572
+  _globals['_GETJOBRESPONSE']._serialized_end=973
+  _globals['_UPDATEJOBREQUEST']._serialized_start=976
+  _globals['_UPDATEJOBREQUEST']._serialized_end=1177
+  _globals['_UPDATEJOBRESPONSE']._serialized_start=1179
+  _globals['_UPDATEJOBRESPONSE']._serialized_end=1254
+  _globals['_REMOVEJOBREQUEST']._serialized_start=1256
+  _globals['_REMOVEJOBREQUEST']._serialized_end=1321
+  _globals['_REMOVEJOBRESPONSE']._serialized_start=1323
+  _globals['_REMOVEJOBRESPONSE']._serialized_end=1365
+  _globals['_SERVERSTATUS']._serialized_start=1367
+  _globals['_SERVERSTATUS']._serialized_end=1442
+  _globals['_DISABLEITEMSREQUEST']._serialized_start=1444
+  _globals['_DISABLEITEMSREQUEST']._serialized_end=1498
+  _globals['_DISABLEITEMSRESPONSE']._serialized_start=1500
+  _globals['_DISABLEITEMSRESPONSE']._serialized_end=1545
+  _globals['_ENABLEITEMSREQUEST']._serialized_start=1547
+  _globals['_ENABLEITEMSREQUEST']._serialized_end=1600
+  _globals['_ENABLEITEMSRESPONSE']._serialized_start=1602
+  _globals['_ENABLEITEMSRESPONSE']._serialized_end=1646
+  _globals['_DISABLESERVERSREQUEST']._serialized_start=1648
+  _globals['_DISABLESERVERSREQUEST']._serialized_end=1709
+  _globals['_DISABLESERVERSRESPONSE']._serialized_start=1711
+  _globals['_DISABLESERVERSRESPONSE']._serialized_end=1763
+  _globals['_ENABLESERVERSREQUEST']._serialized_start=1765
+  _globals['_ENABLESERVERSREQUEST']._serialized_end=1825
+  _globals['_ENABLESERVERSRESPONSE']._serialized_start=1827
+  _globals['_ENABLESERVERSRESPONSE']._serialized_end=1878
+  _globals['_TRIGGERJOBREQUEST']._serialized_start=1880
+  _globals['_TRIGGERJOBREQUEST']._serialized_end=1917
+  _globals['_TRIGGERJOBRESPONSE']._serialized_start=1919
+  _globals['_TRIGGERJOBRESPONSE']._serialized_end=2001
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=2003
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=2061
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=2063
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=2143
+  _globals['_CANCELLEDEXECUTION']._serialized_start=2145
+  _globals['_CANCELLEDEXECUTION']._serialized_end=2243
+  _globals['_JOBSERVICE']._serialized_start=2408
+  _globals['_JOBSERVICE']._serialized_end=3274
 # @@protoc_insertion_point(module_scope)

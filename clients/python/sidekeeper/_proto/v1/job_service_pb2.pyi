@@ -5,8 +5,13 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from sidekeeper._proto.v1 import assignment_service_pb2 as _assignment_service_pb2
+from sidekeeper._proto.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +22,412 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _JobState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_STATE_UNSPECIFIED: _JobState.ValueType  # 0
+    """Not set."""
+    JOB_STATE_OK: _JobState.ValueType  # 1
+    """It has a configuration and an instance that may execute items."""
+    JOB_STATE_DISABLED: _JobState.ValueType  # 2
+    """The servers of all instances that are online are disabled."""
+    JOB_STATE_NO_INSTANCES: _JobState.ValueType  # 3
+    """No instance is online. ElasticJob's console calls it crashed."""
+    JOB_STATE_RESHARDING: _JobState.ValueType  # 4
+    """A resharding is due."""
+    JOB_STATE_UNREADABLE: _JobState.ValueType  # 5
+    """The job has no configuration, or one that cannot be read."""
+
+class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
+    """Whether a job can run, as ElasticJob's console shows it. `ExplainJob` says more."""
+
+JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
+"""Not set."""
+JOB_STATE_OK: JobState.ValueType  # 1
+"""It has a configuration and an instance that may execute items."""
+JOB_STATE_DISABLED: JobState.ValueType  # 2
+"""The servers of all instances that are online are disabled."""
+JOB_STATE_NO_INSTANCES: JobState.ValueType  # 3
+"""No instance is online. ElasticJob's console calls it crashed."""
+JOB_STATE_RESHARDING: JobState.ValueType  # 4
+"""A resharding is due."""
+JOB_STATE_UNREADABLE: JobState.ValueType  # 5
+"""The job has no configuration, or one that cannot be read."""
+Global___JobState: _TypeAlias = JobState  # noqa: Y015
+
+@_typing.final
+class ListJobsRequest(_message.Message):
+    """A page of jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many jobs to return at most: 1 to 1000. Zero: 50."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty: the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobsRequest: _TypeAlias = ListJobsRequest  # noqa: Y015
+
+@_typing.final
+class ListJobsResponse(_message.Message):
+    """A page of jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty: this is the last one."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobSummary]:
+        """The jobs that the caller may name, ascending by name."""
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___JobSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
+
+@_typing.final
+class JobSummary(_message.Message):
+    """A job in a list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
+    CRON_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    INSTANCE_COUNT_FIELD_NUMBER: _builtins.int
+    JAVA_INSTANCE_COUNT_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name."""
+    state: Global___JobState.ValueType
+    """Whether it can run."""
+    sharding_total_count: _builtins.int
+    """The number of items. Zero: the configuration cannot be read."""
+    cron: _builtins.str
+    """The schedule. Empty: it has none, or the configuration cannot be read."""
+    time_zone: _builtins.str
+    """The time zone of the schedule. Empty: UTC."""
+    description: _builtins.str
+    """The job's purpose, shortened."""
+    instance_count: _builtins.int
+    """How many instances are online, those of Java included."""
+    java_instance_count: _builtins.int
+    """How many of them are Java's."""
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        state: Global___JobState.ValueType = ...,
+        sharding_total_count: _builtins.int = ...,
+        cron: _builtins.str = ...,
+        time_zone: _builtins.str = ...,
+        description: _builtins.str = ...,
+        instance_count: _builtins.int = ...,
+        java_instance_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cron", b"cron", "description", b"description", "instance_count", b"instance_count", "java_instance_count", b"java_instance_count", "job_name", b"job_name", "sharding_total_count", b"sharding_total_count", "state", b"state", "time_zone", b"time_zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
+
+@_typing.final
+class GetJobRequest(_message.Message):
+    """The job to show."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobRequest: _TypeAlias = GetJobRequest  # noqa: Y015
+
+@_typing.final
+class GetJobResponse(_message.Message):
+    """The state of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    RESHARDING_FIELD_NUMBER: _builtins.int
+    NEXT_FIRE_TIME_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_HIDDEN_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name."""
+    etag: _builtins.str
+    """Names this state of the configuration: it changes with each change, also if the node is deleted and created anew. It is never empty; that
+    of a job without configuration is `"missing"`.
+    """
+    document: _builtins.str
+    """The configuration as the registry has it, in YAML. Empty if the caller may not see parameters, or if the node has no text."""
+    resharding: _builtins.bool
+    """Whether a resharding is pending."""
+    parameters_hidden: _builtins.bool
+    """Whether the caller may not see the job's parameters, because it lacks the role `operate`."""
+    @_builtins.property
+    def configuration(self) -> _job_pb2.JobConfiguration:
+        """The configuration in force. Absent: the job has none, or an unreadable one."""
+
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedCompositeFieldContainer[_assignment_service_pb2.InstanceStatus]:
+        """The online instances, ascending by id."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]:
+        """All servers that the job has had, ascending by address."""
+
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[_assignment_service_pb2.ItemStatus]:
+        """The items, ascending."""
+
+    @_builtins.property
+    def next_fire_time(self) -> _timestamp_pb2.Timestamp:
+        """When the job fires next. Absent: it has no schedule, or it never fires again."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Problem]:
+        """The job's problems now."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        configuration: _job_pb2.JobConfiguration | None = ...,
+        etag: _builtins.str = ...,
+        document: _builtins.str = ...,
+        instances: _abc.Iterable[_assignment_service_pb2.InstanceStatus] | None = ...,
+        servers: _abc.Iterable[Global___ServerStatus] | None = ...,
+        items: _abc.Iterable[_assignment_service_pb2.ItemStatus] | None = ...,
+        resharding: _builtins.bool = ...,
+        next_fire_time: _timestamp_pb2.Timestamp | None = ...,
+        problems: _abc.Iterable[_job_pb2.Problem] | None = ...,
+        parameters_hidden: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "next_fire_time", b"next_fire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "document", b"document", "etag", b"etag", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "parameters_hidden", b"parameters_hidden", "problems", b"problems", "resharding", b"resharding", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
+
+@_typing.final
+class UpdateJobRequest(_message.Message):
+    """The change of a configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    etag: _builtins.str
+    """The state of the configuration that the caller has seen (`GetJobResponse.etag`). Empty: any, and then changes of others
+    since it was read are kept only if they are of other fields.
+    """
+    validate_only: _builtins.bool
+    """Whether only to check the request, and to say what would be changed."""
+    allow_missing: _builtins.bool
+    """Whether a job without configuration gets `configuration` as a whole; `configuration.job_class` is the class of a job that does
+    not exist.
+    """
+    @_builtins.property
+    def configuration(self) -> _job_pb2.JobConfiguration:
+        """The new values of the fields in `update_mask`. Required."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields of `JobConfiguration` to change, by their names: `cron`, `sharding_total_count`. Required; `job_class` cannot be changed."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        configuration: _job_pb2.JobConfiguration | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        etag: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+        allow_missing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "configuration", b"configuration", "etag", b"etag", "job_name", b"job_name", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobRequest: _TypeAlias = UpdateJobRequest  # noqa: Y015
+
+@_typing.final
+class UpdateJobResponse(_message.Message):
+    """The configuration that was changed, or would be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETAG_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELDS_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    etag: _builtins.str
+    """Names the state of the configuration after the call. With `validate_only` the state that was compared: a change with this
+    `etag` changes exactly what was said.
+    """
+    document: _builtins.str
+    """The configuration after the change, in YAML."""
+    @_builtins.property
+    def changed_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fields whose values differ, by their names, in the order of `JobConfiguration`. Empty: nothing differs, and nothing is written."""
+
+    def __init__(
+        self,
+        *,
+        etag: _builtins.str = ...,
+        changed_fields: _abc.Iterable[_builtins.str] | None = ...,
+        document: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_fields", b"changed_fields", "document", b"document", "etag", b"etag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobResponse: _TypeAlias = UpdateJobResponse  # noqa: Y015
+
+@_typing.final
+class RemoveJobRequest(_message.Message):
+    """The job to remove."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    etag: _builtins.str
+    """The state of the configuration that the caller has seen (`GetJobResponse.etag`). Required."""
+    force: _builtins.bool
+    """Whether to remove the job although instances are online. They are stopped as by ElasticJob's lifecycle API, and their executions
+    may end first.
+    """
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "force", b"force", "job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveJobRequest: _TypeAlias = RemoveJobRequest  # noqa: Y015
+
+@_typing.final
+class RemoveJobResponse(_message.Message):
+    """The removed job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMOVED_NODES_FIELD_NUMBER: _builtins.int
+    removed_nodes: _builtins.int
+    """How many nodes were removed."""
+    def __init__(
+        self,
+        *,
+        removed_nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["removed_nodes", b"removed_nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveJobResponse: _TypeAlias = RemoveJobResponse  # noqa: Y015
+
+@_typing.final
+class ServerStatus(_message.Message):
+    """A server of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_IP_FIELD_NUMBER: _builtins.int
+    DISABLED_FIELD_NUMBER: _builtins.int
+    INSTANCE_COUNT_FIELD_NUMBER: _builtins.int
+    server_ip: _builtins.str
+    """Its address."""
+    disabled: _builtins.bool
+    """Whether an operator has disabled it."""
+    instance_count: _builtins.int
+    """How many of its instances are online."""
+    def __init__(
+        self,
+        *,
+        server_ip: _builtins.str = ...,
+        disabled: _builtins.bool = ...,
+        instance_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled", b"disabled", "instance_count", b"instance_count", "server_ip", b"server_ip"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
 
 @_typing.final
 class DisableItemsRequest(_message.Message):

@@ -35,6 +35,26 @@ class JobServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.ListJobs = channel.unary_unary(
+                '/sidekeeper.v1.JobService/ListJobs',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListJobsResponse.FromString,
+                _registered_method=True)
+        self.GetJob = channel.unary_unary(
+                '/sidekeeper.v1.JobService/GetJob',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.FromString,
+                _registered_method=True)
+        self.UpdateJob = channel.unary_unary(
+                '/sidekeeper.v1.JobService/UpdateJob',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+                _registered_method=True)
+        self.RemoveJob = channel.unary_unary(
+                '/sidekeeper.v1.JobService/RemoveJob',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.FromString,
+                _registered_method=True)
         self.TriggerJob = channel.unary_unary(
                 '/sidekeeper.v1.JobService/TriggerJob',
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
@@ -70,6 +90,54 @@ class JobServiceStub(object):
 class JobServiceServicer(object):
     """Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
     """
+
+    def ListJobs(self, request, context):
+        """Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+        every other job is listed once.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJob(self, request, context):
+        """The state of one job, at one moment: its configuration, instances, servers and items.
+
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+        registry does not answer; call again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJob(self, request, context):
+        """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+        that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+
+        Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+        has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+        nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+        PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+        (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+        the same `etag`; ABORTED then means that the change, or another one, was made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveJob(self, request, context):
+        """Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+        not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+        DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+        PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+        again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def TriggerJob(self, request, context):
         """Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
@@ -143,6 +211,26 @@ class JobServiceServicer(object):
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListJobsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'GetJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJob,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.SerializeToString,
+            ),
+            'UpdateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJob,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobResponse.SerializeToString,
+            ),
+            'RemoveJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveJob,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.SerializeToString,
+            ),
             'TriggerJob': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerJob,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.FromString,
@@ -184,6 +272,114 @@ def add_JobServiceServicer_to_server(servicer, server):
 class JobService(object):
     """Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
     """
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/ListJobs',
+            sidekeeper_dot_v1_dot_job__service__pb2.ListJobsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.ListJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/GetJob',
+            sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/UpdateJob',
+            sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/RemoveJob',
+            sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def TriggerJob(request,

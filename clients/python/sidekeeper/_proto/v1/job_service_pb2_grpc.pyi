@@ -33,6 +33,38 @@ class JobServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
+    ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
+    """Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+    every other job is listed once.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+    """
+    GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
+    """The state of one job, at one moment: its configuration, instances, servers and items.
+
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+    registry does not answer; call again).
+    """
+    UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
+    """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+    that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+
+    Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+    has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+    nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+    PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+    (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+    the same `etag`; ABORTED then means that the change, or another one, was made.
+    """
+    RemoveJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RemoveJobRequest, _job_service_pb2.RemoveJobResponse]
+    """Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+    not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+    DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+    PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+    again.
+    """
     TriggerJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.TriggerJobRequest, _job_service_pb2.TriggerJobResponse]
     """Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
     the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
@@ -82,6 +114,38 @@ class JobServiceAsyncStub(JobServiceStub):
     """Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
+    """Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+    every other job is listed once.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+    """
+    GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
+    """The state of one job, at one moment: its configuration, instances, servers and items.
+
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+    registry does not answer; call again).
+    """
+    UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
+    """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+    that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+
+    Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+    has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+    nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+    PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+    (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+    the same `etag`; ABORTED then means that the change, or another one, was made.
+    """
+    RemoveJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RemoveJobRequest, _job_service_pb2.RemoveJobResponse]  # type: ignore[assignment]
+    """Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+    not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+    DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+    PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+    again.
+    """
     TriggerJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.TriggerJobRequest, _job_service_pb2.TriggerJobResponse]  # type: ignore[assignment]
     """Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
     the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
@@ -128,6 +192,62 @@ class JobServiceAsyncStub(JobServiceStub):
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar."""
+
+    @_abc_1.abstractmethod
+    def ListJobs(
+        self,
+        request: _job_service_pb2.ListJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
+        """Lists the jobs of the namespace, ascending by name, a page at a time. Jobs that come and go between two pages may be missing or there;
+        every other job is listed once.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer; call again).
+        """
+
+    @_abc_1.abstractmethod
+    def GetJob(
+        self,
+        request: _job_service_pb2.GetJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GetJobResponse, _abc.Awaitable[_job_service_pb2.GetJobResponse]]:
+        """The state of one job, at one moment: its configuration, instances, servers and items.
+
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+        registry does not answer; call again).
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateJob(
+        self,
+        request: _job_service_pb2.UpdateJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
+        """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
+        that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
+
+        Fails, and changes nothing, with INVALID_ARGUMENT (a field is wrong, or the configuration would be invalid), NOT_FOUND (the job
+        has no configuration, and `allow_missing` is not set), ABORTED (the configuration is not in the state that `etag` names, or
+        nodes kept changing), FAILED_PRECONDITION (the document has a form that cannot be edited, or the registry refuses it),
+        PERMISSION_DENIED (the registry's access list), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE
+        (the registry does not answer, or the sidecar is stopping). Fails with UNKNOWN if the registry's answer was lost: call again with
+        the same `etag`; ABORTED then means that the change, or another one, was made.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveJob(
+        self,
+        request: _job_service_pb2.RemoveJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.RemoveJobResponse, _abc.Awaitable[_job_service_pb2.RemoveJobResponse]]:
+        """Removes a job: all its nodes, those of Sidekeeper beside the namespace included.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
+        not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
+        DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+        PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
+        again.
+        """
 
     @_abc_1.abstractmethod
     def TriggerJob(

@@ -1,0 +1,148 @@
+//! Lists of jobs and whole jobs: requests to the domain, and the domain to messages. Decides what a caller without the role `operate` sees.
+
+use std::net::Ipv4Addr;
+
+use crate::coordination::admin::summary::{JobState, JobSummary};
+use crate::coordination::admin::update::{Update, etag};
+use crate::elasticjob::config_yaml_editor::Key;
+use crate::elasticjob::field_error::FieldError;
+use crate::elasticjob::redaction;
+use crate::excerpt::Excerpt;
+use crate::job::JobName;
+use crate::proto;
+use crate::runner::admin::change_job::Updated;
+use crate::runner::admin::jobs::{Job, Listed, Page};
+
+use super::assignment::hide_parameters;
+use super::convert::{InvalidRequest, field_of, values_from_proto};
+use super::event::status_to_message;
+
+/// Jobs on a page, if the request does not say how many.
+const PAGE_SIZE: u32 = 50;
+/// The most jobs on a page.
+pub const PAGE_SIZE_MAX: u32 = 1_000;
+/// The longest token of a page, in bytes: the longest name.
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// The page of a request.
+pub fn page(request: &proto::ListJobsRequest) -> Result<Page, InvalidRequest> {
+    let size = if request.page_size == 0 { PAGE_SIZE } else { request.page_size };
+    let mut errors = Vec::new();
+    if size > PAGE_SIZE_MAX {
+        errors.push(FieldError::new("page_size", &size.to_string(), &format!("1 to {PAGE_SIZE_MAX}, or 0")));
+    }
+    if request.page_token.len() > TOKEN_BYTES_MAX {
+        errors.push(FieldError::new("page_token", &request.page_token, "the token of an answer, or none"));
+    }
+    if !errors.is_empty() {
+        return Err(InvalidRequest(errors));
+    }
+    let after = Some(request.page_token.clone()).filter(|token| !token.is_empty());
+    Ok(Page { size: usize::try_from(size).unwrap_or(usize::MAX), after })
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// A page as the API has it.
+pub fn list_to_message((jobs, next): Listed) -> proto::ListJobsResponse {
+    let jobs = jobs.into_iter().map(summary_to_message).collect();
+    proto::ListJobsResponse { jobs, next_page_token: next.unwrap_or_default() }
+}
+
+fn summary_to_message(summary: JobSummary) -> proto::JobSummary {
+    let state = match summary.state {
+        JobState::Ok => proto::JobState::Ok,
+        JobState::Disabled => proto::JobState::Disabled,
+        JobState::NoInstances => proto::JobState::NoInstances,
+        JobState::Resharding => proto::JobState::Resharding,
+        JobState::Unreadable => proto::JobState::Unreadable,
+    };
+    let configuration = summary.configuration.as_ref();
+    let text = |text: Option<&String>| text.map(|text| Excerpt::of(text).into_string()).unwrap_or_default();
+    proto::JobSummary {
+        job_name: summary.job.to_string(),
+        state: state.into(),
+        sharding_total_count: configuration.map_or(0, |configuration| configuration.sharding_total_count),
+        cron: text(configuration.and_then(|configuration| configuration.cron.as_ref())),
+        time_zone: text(configuration.and_then(|configuration| configuration.time_zone.as_ref())),
+        description: text(configuration.map(|configuration| &configuration.description)),
+        instance_count: count(summary.instances),
+        java_instance_count: count(summary.java_instances),
+    }
+}
+
+/// A job as the API has it. Without `sees_parameters` texts that may have parameters are left out.
+pub fn job_to_message(job: &JobName, found: &Job, sees_parameters: bool) -> proto::GetJobResponse {
+    let mut state = status_to_message(job, &found.status);
+    if !sees_parameters {
+        hide_parameters(&mut state);
+    }
+    let document = found.configuration.as_ref().filter(|_| sees_parameters);
+    let server = |(ip, disabled, instances): &(Ipv4Addr, bool, usize)| proto::ServerStatus {
+        server_ip: ip.to_string(),
+        disabled: *disabled,
+        instance_count: count(*instances),
+    };
+    proto::GetJobResponse {
+        job_name: state.job_name,
+        configuration: state.configuration,
+        etag: etag(found.configuration.as_ref().map(|node| &node.stat)),
+        document: document.map(|node| redaction::document(&node.data)).unwrap_or_default(),
+        instances: state.instances,
+        servers: found.servers.iter().map(server).collect(),
+        items: state.items,
+        resharding: state.resharding,
+        next_fire_time: state.next_fire_time,
+        problems: state.problems,
+        parameters_hidden: state.parameters_hidden,
+    }
+}
+
+/// The wish of a request, and whether it is only to be checked.
+pub fn update(request: &proto::UpdateJobRequest) -> Result<(JobName, Update, bool), InvalidRequest> {
+    let mut errors = Vec::new();
+    let job = JobName::parse(&request.job_name);
+    if let Err(error) = &job {
+        errors.push(FieldError::of_job_name("job_name", error));
+    }
+    if request.configuration.is_none() {
+        errors.push(FieldError::new("configuration", "", "the values of the fields in `update_mask`"));
+    }
+    let paths = request.update_mask.as_ref().map(|mask| &mask.paths[..]).unwrap_or_default();
+    let mut keys = Vec::new();
+    for path in paths {
+        match Key::ALL.into_iter().find(|key| field_of(*key) == *path) {
+            Some(key) => keys.push(key),
+            None => errors.push(FieldError::new(
+                "update_mask",
+                path,
+                "names of fields of JobConfiguration, but not job_class",
+            )),
+        }
+    }
+    if paths.is_empty() {
+        errors.push(FieldError::new("update_mask", "", "at least one field of JobConfiguration"));
+    }
+    let (Ok(job), Some(message), true) = (job, &request.configuration, errors.is_empty()) else {
+        return Err(InvalidRequest(errors));
+    };
+    let update = Update {
+        wanted: values_from_proto(job.clone(), message)?,
+        keys,
+        etag: Some(request.etag.clone()).filter(|etag| !etag.is_empty()),
+        allow_missing: request.allow_missing,
+        class: message.job_class.clone(),
+    };
+    Ok((job, update, request.validate_only))
+}
+
+/// A change as the API has it.
+pub fn update_to_message(updated: &Updated) -> proto::UpdateJobResponse {
+    proto::UpdateJobResponse {
+        etag: updated.etag.clone(),
+        changed_fields: updated.keys.iter().map(|key| field_of(*key)).collect(),
+        document: redaction::document(updated.document.as_bytes()),
+    }
+}

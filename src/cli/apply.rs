@@ -1,0 +1,326 @@
+//! `diff` and `apply`: configurations in files against the registry. `remove`: a job with all its nodes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use serde_json::json;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::endpoint::{SidecarArgs, authorized, refused};
+use super::registry::{Registry, RegistryArgs, failed};
+use super::switch::confirm;
+use super::{ANSWER_IS_NO, Failure, USAGE, json_line, print, printable};
+use crate::api::convert::{configuration_to_proto, field_of};
+use crate::api::{jobs, status};
+use crate::coordination::job::picture::settings::checks;
+use crate::elasticjob::config_yaml_editor::Key;
+use crate::job::{JobConfiguration, JobName};
+use crate::job_files;
+use crate::proto::job_service_client::JobServiceClient;
+use crate::proto::{GetJobRequest, RemoveJobRequest, UpdateJobRequest, UpdateJobResponse};
+use crate::runner::admin;
+use crate::runner::admin::change_job;
+
+/// How long to wait for the answer: longer than the sidecar may wait for its registry.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest accepted answer, in bytes.
+const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
+
+#[derive(Args)]
+pub(super) struct DiffArgs {
+    /// A file with the configuration of one job, with ElasticJob's keys in YAML; may be given several times.
+    #[arg(value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Print one JSON object for each file.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct ApplyArgs {
+    /// A file with the configuration of one job, with ElasticJob's keys in YAML; may be given several times.
+    #[arg(short, long = "file", value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Print one JSON object for each file.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct RemoveArgs {
+    /// The job's name.
+    job: String,
+    /// Remove it although instances are online. They are stopped, and their executions may end first.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The service, at a sidecar or in this process.
+enum Service {
+    Sidecar(Box<JobServiceClient<Channel>>),
+    Registry(Registry),
+}
+
+/// A file against the registry.
+struct Compared {
+    job: JobName,
+    request: UpdateJobRequest,
+    answer: UpdateJobResponse,
+    /// The document in the registry. Empty: there is none.
+    before: String,
+}
+
+pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode, Failure> {
+    let files = read(&args.files)?;
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let mut differs = false;
+    for configuration in &files {
+        let compared = service.compare(configuration).await;
+        let Ok(compared) = compared else { return service.end(compared).await.map(|_| ExitCode::SUCCESS) };
+        differs |= !compared.answer.changed_fields.is_empty();
+        print(compared.show(args.json).as_bytes())?;
+    }
+    service.close().await;
+    Ok(if differs { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+}
+
+pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode, Failure> {
+    let files = read(&args.files)?;
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let applied = async {
+        for configuration in &files {
+            let compared = service.compare(configuration).await?;
+            print(compared.show(args.json).as_bytes())?;
+            if compared.answer.changed_fields.is_empty() {
+                continue;
+            }
+            if !args.yes {
+                confirm(&format!("This changes job {}.", printable(compared.job.as_str())))?;
+            }
+            // The etag of what was shown: if the job has changed since, nothing is done.
+            let etag = compared.answer.etag.clone();
+            service.update(UpdateJobRequest { etag, validate_only: false, ..compared.request }).await?;
+            if !args.json {
+                print(format!("applied  {}\n", printable(compared.job.as_str())).as_bytes())?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    let applied = applied.await;
+    service.close().await;
+    applied
+}
+
+pub(super) async fn remove(args: RemoveArgs) -> Result<ExitCode, Failure> {
+    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let removed = async {
+        let (etag, _, online) = service.get(&job).await?;
+        if !args.yes {
+            let shown = printable(job.as_str());
+            let instances = match online {
+                0 => String::new(),
+                count => format!(" {count} of its instances are online."),
+            };
+            confirm(&format!(
+                "This removes job {shown}: its configuration, and what is known of its executions.{instances}"
+            ))?;
+        }
+        let count = service.remove(&job, etag, args.force).await?;
+        let text = match args.json {
+            true => json_line(&json!({ "removed_nodes": count })),
+            false => format!("removed  {}, {count} nodes\n", printable(job.as_str())),
+        };
+        print(text.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    };
+    let removed = removed.await;
+    service.close().await;
+    removed
+}
+
+/// Reads all files. All errors are reported, each with its file.
+fn read(files: &[PathBuf]) -> Result<Vec<JobConfiguration>, Failure> {
+    let mut configurations = Vec::new();
+    let mut errors = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut wrong = |file: &Path, reason: &str| errors.push(format!("{}: {reason}", file.display()));
+    for file in files {
+        match job_files::read(file, checks()) {
+            Err(reasons) => reasons.iter().for_each(|reason| wrong(file, reason)),
+            Ok(configuration) if !configuration.job_extra_configurations.is_empty() => {
+                wrong(
+                    file,
+                    "jobExtraConfigurations cannot be applied; remove the key: the registry's value stays",
+                );
+            }
+            Ok(configuration) if !names.insert(configuration.job_name.clone()) => {
+                wrong(file, "another file has the same jobName");
+            }
+            Ok(configuration) => configurations.push(configuration),
+        }
+    }
+    if errors.is_empty() {
+        return Ok(configurations);
+    }
+    Err(Failure { code: USAGE, error: anyhow!(printable(&errors.join("; "))) })
+}
+
+impl Service {
+    async fn open(sidecar: &SidecarArgs, registry: &RegistryArgs) -> Result<Self, Failure> {
+        if let Some(registry) = registry.open().await? {
+            return Ok(Self::Registry(registry));
+        }
+        let client = JobServiceClient::new(sidecar.sidecar()?.connect().await?);
+        Ok(Self::Sidecar(Box::new(client.max_decoding_message_size(MESSAGE_LIMIT))))
+    }
+
+    async fn close(self) {
+        if let Self::Registry(registry) = self {
+            registry.session.close().await;
+        }
+    }
+
+    /// Closes after an error, which it returns.
+    async fn end<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
+        self.close().await;
+        result
+    }
+
+    async fn update(&mut self, request: UpdateJobRequest) -> Result<UpdateJobResponse, Failure> {
+        match self {
+            Self::Sidecar(client) => {
+                let answer = client.update_job(timed(request)?).await;
+                Ok(answer.map_err(|status| refused(&status))?.into_inner())
+            }
+            Self::Registry(registry) => {
+                let read = jobs::update(&request).map_err(|invalid| failed(&invalid.to_status()));
+                let (job, update, dry) = read?;
+                let updated = change_job::update_in(registry.namespace(), &job, &update, dry).await;
+                Ok(jobs::update_to_message(&updated.map_err(|error| failed(&status::of_change(&error)))?))
+            }
+        }
+    }
+
+    async fn remove(&mut self, job: &JobName, etag: String, force: bool) -> Result<usize, Failure> {
+        match self {
+            Self::Sidecar(client) => {
+                let request = RemoveJobRequest { job_name: job.to_string(), etag, force };
+                let answer = client.remove_job(timed(request)?).await;
+                let answer = answer.map_err(|status| refused(&status))?.into_inner();
+                Ok(usize::try_from(answer.removed_nodes).unwrap_or(usize::MAX))
+            }
+            Self::Registry(registry) => {
+                let removed = change_job::remove_in(registry.namespace(), job, &etag, force).await;
+                removed.map_err(|error| failed(&status::of_change(&error)))
+            }
+        }
+    }
+
+    /// The etag of a job, its document, and how many instances are online.
+    async fn get(&mut self, job: &JobName) -> Result<(String, String, usize), Failure> {
+        let found = self.find(job).await.map_err(|status| match self {
+            Self::Sidecar(_) => refused(&status),
+            Self::Registry(_) => failed(&status),
+        })?;
+        Ok((found.etag, found.document, found.instances.len()))
+    }
+
+    async fn find(&mut self, job: &JobName) -> Result<crate::proto::GetJobResponse, Status> {
+        match self {
+            Self::Sidecar(client) => {
+                let request = timed(GetJobRequest { job_name: job.to_string() });
+                let request = request.map_err(|error| Status::internal(error.to_string()))?;
+                Ok(client.get_job(request).await?.into_inner())
+            }
+            Self::Registry(registry) => {
+                let found = admin::jobs::get_in(registry.namespace(), job).await;
+                Ok(jobs::job_to_message(job, &found.map_err(|error| status::of_explain(&error))?, true))
+            }
+        }
+    }
+
+    async fn compare(&mut self, configuration: &JobConfiguration) -> Result<Compared, Failure> {
+        let job = configuration.job_name.clone();
+        let before = match self.find(&job).await {
+            Ok(found) => found.document,
+            Err(status) if status.code() == Code::NotFound => String::new(),
+            Err(status) => {
+                return Err(match self {
+                    Self::Sidecar(_) => refused(&status),
+                    Self::Registry(_) => failed(&status),
+                });
+            }
+        };
+        let paths = Key::ALL.into_iter().map(field_of).collect();
+        let request = UpdateJobRequest {
+            job_name: job.to_string(),
+            configuration: Some(configuration_to_proto(configuration, "")),
+            update_mask: Some(prost_types::FieldMask { paths }),
+            etag: String::new(),
+            validate_only: true,
+            allow_missing: true,
+        };
+        let answer = self.update(request.clone()).await?;
+        Ok(Compared { job, request, answer, before })
+    }
+}
+
+impl Compared {
+    fn show(&self, as_json: bool) -> String {
+        let UpdateJobResponse { etag, changed_fields, document } = &self.answer;
+        if as_json {
+            return json_line(&json!({
+                "job_name": self.job.as_str(), "etag": etag, "changed_fields": changed_fields, "document": document,
+            }));
+        }
+        let job = printable(self.job.as_str());
+        if changed_fields.is_empty() {
+            return format!("{job}: as in the file\n");
+        }
+        let mut text = match self.before.is_empty() {
+            true => format!("{job}: a new job\n"),
+            false => format!("{job}: {}\n", changed_fields.join(", ")),
+        };
+        let (before, after): (BTreeSet<_>, BTreeSet<_>) =
+            (self.before.lines().collect(), document.lines().collect());
+        let gone = self.before.lines().filter(|line| !after.contains(line)).map(|line| ("-", line));
+        let new = document.lines().filter(|line| !before.contains(line)).map(|line| ("+", line));
+        for (sign, line) in gone.chain(new) {
+            text.push_str(&format!("  {sign} {}\n", printable(line)));
+        }
+        text
+    }
+}
+
+fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
+    let mut request = authorized(message)?;
+    request.set_timeout(ANSWER_TIMEOUT);
+    Ok(request)
+}

@@ -1,0 +1,326 @@
+//! Changes and removes jobs for an operator: reads the job's nodes, and commits the plan. Bounded in attempts and in time. Decides nothing
+//! about configurations ([`crate::coordination::admin::update`] does).
+
+use std::time::Duration;
+
+use futures::future::try_join;
+
+use crate::coordination::admin::update::{Update, UpdateRefusal, etag, plan};
+use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
+use crate::elasticjob::config_yaml_editor::{EditError, Key};
+use crate::elasticjob::field_error::FieldError;
+use crate::elasticjob::path::{JobPaths, Place};
+use crate::extension::path::ExtensionPaths;
+use crate::job::{InstanceId, JobName};
+use crate::registry::Session;
+use crate::runner::admin::Namespace;
+use crate::runner::nodes::snapshot;
+use crate::runner::shared::Shared;
+use crate::tree::{Error, Node, NodeKind, Operation, OperationResult, Path, Stat, Transaction};
+
+/// Attempts in a row that fail because nodes have changed.
+const ATTEMPTS_MAX: u32 = 5;
+/// How long the registry may take: it waits while the session is suspended.
+const LIMIT: Duration = Duration::from_secs(40);
+/// How long executions may go on before a job is removed by force.
+const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+/// The pause between two looks at the executions.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a job was not changed or removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no session.
+    #[error("the sidecar has no session with the registry; try again")]
+    NoSession,
+    /// The registry cannot write.
+    #[error("nothing of job `{job}` was changed: {obstacle}")]
+    Unwritable {
+        /// The job.
+        job: JobName,
+        /// Why, and what to do.
+        obstacle: String,
+    },
+    /// The registry does not know the job.
+    #[error("the registry has no nodes of job `{0}`; check the name and the namespace")]
+    Unknown(JobName),
+    /// The job has no configuration.
+    #[error("job `{0}` has no configuration; `allow_missing` creates one")]
+    NotConfigured(JobName),
+    /// The configuration is not in the state that the operator has seen.
+    #[error(
+        "the configuration of job `{job}` has changed since it was read: its etag is {now} now; read it again"
+    )]
+    Changed {
+        /// The job.
+        job: JobName,
+        /// Its present state.
+        now: String,
+    },
+    /// The configuration would be invalid.
+    #[error("{}", FieldError::join(.0))]
+    Invalid(Vec<FieldError>),
+    /// The document cannot be edited.
+    #[error("job `{job}`: {error}")]
+    Form {
+        /// The job.
+        job: JobName,
+        /// Why.
+        error: EditError,
+    },
+    /// Instances are online.
+    #[error("job `{job}` has {} online, for example `{example}`: stop its applications first, or remove it by force", counted(.count))]
+    Online {
+        /// The job.
+        job: JobName,
+        /// How many.
+        count: usize,
+        /// One of them.
+        example: InstanceId,
+    },
+    /// Executions did not end in time.
+    #[error(
+        "the instances of job `{job}` were stopped, and {count} of its items are still being executed after {DRAIN_LIMIT:?}: nothing \
+         else was removed; try again"
+    )]
+    StillRunning {
+        /// The job.
+        job: JobName,
+        /// How many.
+        count: usize,
+    },
+    /// Nodes changed again and again.
+    #[error("the nodes of job `{job}` changed {ATTEMPTS_MAX} times in between, at last: {last}; try again")]
+    Changing {
+        /// The job.
+        job: JobName,
+        /// The last failure.
+        last: Error,
+    },
+    /// The nodes could not be read or written.
+    #[error("job `{job}`: {error}; try again")]
+    Failed {
+        /// The job.
+        job: JobName,
+        /// How.
+        error: Error,
+    },
+    /// The registry did not answer in time.
+    #[error("the registry did not answer for job `{0}` within {LIMIT:?}; try again")]
+    Late(JobName),
+}
+
+fn counted(count: &usize) -> String {
+    if *count == 1 { "an instance".to_owned() } else { format!("{count} instances") }
+}
+
+/// A configuration that was changed, or would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Updated {
+    /// The keys that differ.
+    pub keys: Vec<Key>,
+    /// The state of the configuration now.
+    pub etag: String,
+    /// The document after the change.
+    pub document: String,
+}
+
+/// Changes a configuration on the sidecar's session. `dry`: only says what would be changed.
+pub async fn update(
+    shared: &Shared,
+    job: &JobName,
+    wish: &Update,
+    dry: bool,
+) -> Result<Updated, ChangeError> {
+    let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    update_in(namespace, job, wish, dry).await
+}
+
+/// The same, on another session.
+pub async fn update_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &Update,
+    dry: bool,
+) -> Result<Updated, ChangeError> {
+    tokio::select! {
+        updated = update_at_once(namespace, job, wish, dry) => updated,
+        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
+    }
+}
+
+async fn update_at_once(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &Update,
+    dry: bool,
+) -> Result<Updated, ChangeError> {
+    let Namespace { session, root, .. } = namespace;
+    let failed = |error| ChangeError::Failed { job: job.clone(), error };
+    if let Some(obstacle) = session.obstacle().filter(|_| !dry) {
+        return Err(ChangeError::Unwritable { job: job.clone(), obstacle });
+    }
+    let paths = JobPaths::new(root, job);
+    let mut attempt = 0;
+    loop {
+        let (own, config) =
+            try_join(session.get(paths.root()), session.get(&paths.config())).await.map_err(failed)?;
+        let plan = plan(&paths, own.as_ref(), config.as_ref(), wish).map_err(|refusal| match refusal {
+            UpdateRefusal::NotConfigured => ChangeError::NotConfigured(job.clone()),
+            UpdateRefusal::Changed(now) => ChangeError::Changed { job: job.clone(), now },
+            UpdateRefusal::Invalid(errors) => ChangeError::Invalid(errors),
+            UpdateRefusal::Form(error) => ChangeError::Form { job: job.clone(), error },
+        })?;
+        let present = etag(config.as_ref().map(|node| &node.stat));
+        let (keys, document) = (plan.keys, plan.document);
+        if dry || plan.transaction.is_empty() {
+            return Ok(Updated { keys, etag: present, document });
+        }
+        if config.is_none() {
+            session.ensure(root, NodeKind::Persistent, b"").await.map_err(failed)?;
+        }
+        match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
+            Ok(results) => {
+                let etag = match (results.last(), config) {
+                    (Some(OperationResult::Created { stat, .. }), _) => etag(Some(stat)),
+                    // The node keeps its creation.
+                    (Some(OperationResult::Set { stat }), Some(before)) => {
+                        etag(Some(&Stat { created: before.stat.created, ..*stat }))
+                    }
+                    (Some(_) | None, _) => present,
+                };
+                return Ok(Updated { keys, etag, document });
+            }
+            Err(last @ (Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_))) => {
+                attempt += 1;
+                if attempt == ATTEMPTS_MAX {
+                    return Err(ChangeError::Changing { job: job.clone(), last });
+                }
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+/// Removes a job with all its nodes, on the sidecar's session. Returns their number. `seen`: the state of the configuration that the
+/// operator has seen. `force`: also if instances are online; they are stopped, and their executions may end first.
+pub async fn remove(shared: &Shared, job: &JobName, seen: &str, force: bool) -> Result<usize, ChangeError> {
+    let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    remove_in(namespace, job, seen, force).await
+}
+
+/// The same, on another session.
+pub async fn remove_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    seen: &str,
+    force: bool,
+) -> Result<usize, ChangeError> {
+    tokio::select! {
+        removed = remove_at_once(namespace, job, seen, force) => removed,
+        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
+    }
+}
+
+async fn remove_at_once(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    seen: &str,
+    force: bool,
+) -> Result<usize, ChangeError> {
+    let Namespace { session, root, clock } = namespace;
+    let failed = |error| ChangeError::Failed { job: job.clone(), error };
+    if let Some(obstacle) = session.obstacle() {
+        return Err(ChangeError::Unwritable { job: job.clone(), obstacle });
+    }
+    let paths = JobPaths::new(root, job);
+    let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
+    if nodes.is_empty() {
+        return Err(ChangeError::Unknown(job.clone()));
+    }
+    let config = nodes.iter().find(|node| node.path == paths.config());
+    let now = etag(config.map(|node| &node.stat));
+    if now != seen {
+        return Err(ChangeError::Changed { job: job.clone(), now });
+    }
+    let online = instances(&paths, &nodes);
+    if let Some(example) = online.first() {
+        if !force {
+            let (count, example) = (online.len(), example.clone());
+            return Err(ChangeError::Online { job: job.clone(), count, example });
+        }
+        for instance in &online {
+            // An instance whose node is removed stops: it begins nothing more, and finishes what it executes (protocol 2.3).
+            let stop = vec![Operation::delete(paths.instance(instance))];
+            match session.commit(stop).await.map_err(|failure| failure.error) {
+                Ok(_) | Err(Error::NoNode(_)) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let over = clock.now().mono.saturating_add(DRAIN_LIMIT);
+        loop {
+            let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
+            let count = running(&paths, &nodes);
+            if count == 0 {
+                break;
+            }
+            if clock.now().mono >= over {
+                return Err(ChangeError::StillRunning { job: job.clone(), count });
+            }
+            clock.sleep(LOOK_PAUSE).await;
+        }
+    }
+    let own = ExtensionPaths::new(root, job);
+    let of_job = delete_below(&**session, job, paths.root()).await?;
+    Ok(of_job.saturating_add(delete_below(&**session, job, own.root()).await?))
+}
+
+/// The meaning of each node of a job.
+fn places<'a>(paths: &JobPaths, nodes: &'a [Node]) -> impl Iterator<Item = Place<'a>> {
+    let root = paths.root().clone();
+    nodes.iter().filter_map(move |node| node.path.relative_to(&root).map(Place::of))
+}
+
+fn instances(paths: &JobPaths, nodes: &[Node]) -> Vec<InstanceId> {
+    let id = |place| if let Place::Instance(id) = place { Some(InstanceId::from_registry(id)) } else { None };
+    places(paths, nodes).filter_map(id).collect()
+}
+
+fn running(paths: &JobPaths, nodes: &[Node]) -> usize {
+    places(paths, nodes).filter(|place| matches!(place, Place::Running(_))).count()
+}
+
+/// Deletes a node and all below it, children before their parents.
+async fn delete_below(session: &dyn Session, job: &JobName, top: &Path) -> Result<usize, ChangeError> {
+    let failed = |error| ChangeError::Failed { job: job.clone(), error };
+    let (mut deleted, mut attempt) = (0_usize, 0);
+    loop {
+        let nodes = snapshot::read(session, top).await.map_err(failed)?;
+        if nodes.is_empty() {
+            return Ok(deleted);
+        }
+        let mut rest = nodes.iter().rev().peekable();
+        while rest.peek().is_some() {
+            let (mut transaction, mut bytes) = (Transaction::new(), 0_usize);
+            while let Some(node) = rest.next_if(|_| bytes < TRANSACTION_BYTES_MAX) {
+                let delete = Operation::delete(node.path.clone());
+                bytes = bytes.saturating_add(delete.wire_size());
+                transaction.push(delete);
+            }
+            let count = transaction.len();
+            match session.commit(transaction).await.map_err(|failure| failure.error) {
+                Ok(_) => deleted = deleted.saturating_add(count),
+                Err(last @ (Error::NoNode(_) | Error::NotEmpty(_))) => {
+                    attempt += 1;
+                    if attempt == ATTEMPTS_MAX {
+                        return Err(ChangeError::Changing { job: job.clone(), last });
+                    }
+                    break;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+"""The commands `jobs`, `job`, `items`, `instances` and `servers`, through a sidecar and on ZooKeeper itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from support.fleet import Fleet
+from support.job_nodes import JOB, NEVER, PASSING
+from support.processes import PATIENCE, eventually, sidekeeper_binary
+from support.sidecar import Sidecar
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    call = [str(sidekeeper_binary()), *words]
+    return subprocess.run(call, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
+
+
+def places(fleet: Fleet, sidecar: Sidecar) -> list[list[str]]:
+    """The ways to ask: a sidecar, and ZooKeeper."""
+    through = ["--endpoint", f"unix://{sidecar.socket}"]
+    return [through, ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]]
+
+
+def told(*words: str) -> Any:
+    ended = command(*words, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_jobs_and_their_parts_are_shown_by_a_sidecar_and_by_zookeeper_alike(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER, description="at night")
+    fleet.tree.create("sharding/3/disabled")
+    fleet.tree.set(f"servers/{applications[2].sidecar.address}", "DISABLED")
+    fleet.settle(*applications[:2])
+    for place in places(fleet, applications[0].sidecar):
+        [summary] = told("jobs", *place)["jobs"]
+        assert (summary["job_name"], summary["state"], summary["description"]) == (JOB, "JOB_STATE_OK", "at night")
+        assert (summary["sharding_total_count"], summary["instance_count"]) == (6, 3)
+        job = told("job", JOB, *place)
+        assert job["configuration"]["cron"] == NEVER
+        assert f"cron: {NEVER}" in job["document"] or NEVER in job["document"]
+        assert job["etag"].strip('"')
+        items = told("items", JOB, *place)["items"]
+        assert {item["item"]: item["instance_id"] for item in items} == fleet.tree.owners()
+        assert [item["item"] for item in items if item["disabled"]] == [3]
+        instances = told("instances", JOB, *place)["instances"]
+        assert {one["instance_id"] for one in instances} == {application.instance for application in applications}
+        servers = told("servers", JOB, *place)["servers"]
+        assert [server["server_ip"] for server in servers if server["disabled"]] == ["10.0.0.3"]
+        table = command("jobs", *place).stdout.splitlines()
+        assert table[1].split()[:4] == [JOB, "ok", "6", "3"]
+        assert f"{JOB}, next fire 2099-01-01T00:00:00Z" in command("job", JOB, *place).stdout
+        unknown = command("job", "nobody", *place)
+        assert (unknown.returncode, "no nodes of job `nobody`" in unknown.stderr) == (1, True), unknown.stderr
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_op_5_commands_that_look_change_no_node_and_leave_no_watch(fleet: Fleet, number: int) -> None:
+    applications = fleet.three(cron=NEVER)
+    place = places(fleet, applications[1].sidecar)[number]
+
+    def state() -> tuple[object, str]:
+        nodes = {path: told for path, told in fleet.tree.nodes().items() if not PASSING.fullmatch(path)}
+        [watches] = [line for line in fleet.server.ask("wchs").splitlines() if line.startswith("Total watches")]
+        return nodes, watches
+
+    before = state()
+    for words in (["jobs"], ["job", JOB], ["items", JOB], ["instances", JOB], ["servers", JOB]):
+        told(*words, *place)
+    eventually("no watch is left", lambda: state()[1] == before[1])
+    assert state() == before

@@ -1,0 +1,153 @@
+//! `UpdateJob` and `RemoveJob`: instances follow a change within moments, nothing of others is undone, and a removed job leaves no node.
+
+use prost_types::FieldMask;
+use sidekeeper::proto::job_service_client::JobServiceClient;
+use sidekeeper::proto::{
+    GetJobRequest, JobConfiguration, RemoveJobRequest, TriggerJobRequest, UpdateJobRequest, UpdateJobResponse,
+    attach_response::Event,
+};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::fleet::{Fleet, JOB, RunningSidecar, bounded, job, request};
+
+const CONFIG: &str =
+    "# ours\ncron: 0 0 0 1 1 ? *\njavaOnly: {a: 1}\njobName: orders\nshardingTotalCount: 2\n";
+
+async fn update(
+    sidecar: &RunningSidecar,
+    fields: &[&str],
+    configuration: JobConfiguration,
+    change: impl FnOnce(&mut UpdateJobRequest),
+) -> Result<UpdateJobResponse, Status> {
+    let mut client = JobServiceClient::new(sidecar.connect().await);
+    let mut request = UpdateJobRequest {
+        job_name: JOB.to_owned(),
+        configuration: Some(configuration),
+        update_mask: Some(FieldMask { paths: fields.iter().map(ToString::to_string).collect() }),
+        ..UpdateJobRequest::default()
+    };
+    change(&mut request);
+    bounded("the update", client.update_job(request)).await.map(tonic::Response::into_inner)
+}
+
+async fn remove(sidecar: &RunningSidecar, etag: &str, force: bool) -> Result<u32, Status> {
+    let mut client = JobServiceClient::new(sidecar.connect().await);
+    let request = RemoveJobRequest { job_name: JOB.to_owned(), etag: etag.to_owned(), force };
+    bounded("the removal", client.remove_job(request)).await.map(|answer| answer.into_inner().removed_nodes)
+}
+
+async fn etag(sidecar: &RunningSidecar) -> String {
+    let mut client = JobServiceClient::new(sidecar.connect().await);
+    let request = GetJobRequest { job_name: JOB.to_owned() };
+    bounded("the job", client.get_job(request)).await.unwrap().into_inner().etag
+}
+
+fn total(count: u32) -> JobConfiguration {
+    JobConfiguration { sharding_total_count: count, cron: "not asked for".to_owned(), ..job(count) }
+}
+
+#[tokio::test]
+async fn op_2_instances_follow_an_update_and_everything_else_stays_byte_for_byte() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    fleet.nodes.put("config", CONFIG).await;
+    let mut app = sidecar.attach(request(None)).await;
+    app.assigned(&[0, 1]).await;
+    let other = fleet.sidecar_with(2, |_| ()).await;
+    let updated = update(&other, &["sharding_total_count"], total(3), |_| ()).await.unwrap();
+    assert_eq!(updated.changed_fields, ["sharding_total_count"]);
+    assert_eq!(updated.etag, etag(&sidecar).await);
+    app.assigned(&[0, 1, 2]).await;
+    let document = fleet.nodes.tree().await.text("config").unwrap();
+    assert_eq!(document, CONFIG.replace("Count: 2", "Count: 3"));
+    // The same once more writes nothing.
+    let same = update(&other, &["sharding_total_count"], total(3), |_| ()).await.unwrap();
+    assert_eq!((same.changed_fields.len(), same.etag), (0, updated.etag));
+}
+
+#[tokio::test]
+async fn op_2_an_update_of_an_old_state_is_refused_also_when_the_node_was_created_anew() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    fleet.nodes.put("config", CONFIG).await;
+    let seen = etag(&sidecar).await;
+    fleet.nodes.delete("config").await;
+    fleet.nodes.put("config", CONFIG).await;
+    let with = |etag: &str| {
+        let etag = etag.to_owned();
+        |request: &mut UpdateJobRequest| request.etag = etag
+    };
+    let refused = update(&sidecar, &["sharding_total_count"], total(4), with(&seen)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
+    let details = refused.get_error_details();
+    let info = details.error_info().unwrap();
+    let now = etag(&sidecar).await;
+    assert_eq!((info.reason.as_str(), info.metadata.get("etag")), ("CONFIGURATION_CHANGED", Some(&now)));
+    assert_eq!(fleet.nodes.tree().await.text("config").unwrap(), CONFIG);
+    // What is only checked changes nothing, and its answer's etag stands for what was said.
+    let dry = update(&sidecar, &["sharding_total_count"], total(4), |request| request.validate_only = true);
+    let dry = dry.await.unwrap();
+    assert_eq!((dry.etag.as_str(), dry.changed_fields.len()), (now.as_str(), 1));
+    assert_eq!(fleet.nodes.tree().await.text("config").unwrap(), CONFIG);
+    update(&sidecar, &["sharding_total_count"], total(4), with(&dry.etag)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_update_names_its_fields_and_changes_nothing() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let missing = update(&sidecar, &["sharding_total_count"], total(4), |_| ()).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound, "{missing:?}");
+    fleet.nodes.put("config", CONFIG).await;
+    for (fields, configuration, field) in [
+        (&["sharding_total_count"][..], total(0), "configuration.sharding_total_count"),
+        (&["cron"], total(2), "configuration.cron"),
+        (&["job_class"], total(2), "update_mask"),
+        (&["crom"], total(2), "update_mask"),
+        (&[], total(2), "update_mask"),
+    ] {
+        let refused = update(&sidecar, fields, configuration, |_| ()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        let details = refused.get_error_details();
+        let violations = details.bad_request().unwrap().field_violations.clone();
+        assert_eq!(violations.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), [field]);
+    }
+    fleet.nodes.put("config", "{jobName: orders, shardingTotalCount: 2}").await;
+    let refused = update(&sidecar, &["sharding_total_count"], total(4), |_| ()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_with_all_its_nodes() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let all = ["cron", "sharding_total_count", "monitor_execution", "failover"];
+    let create = |request: &mut UpdateJobRequest| request.allow_missing = true;
+    let created = update(&sidecar, &all, job(2), create).await.unwrap();
+    assert_eq!(created.etag, etag(&sidecar).await);
+    let mut app = sidecar.attach(request(None)).await;
+    app.assigned(&[0, 1]).await;
+    let mut client = JobServiceClient::new(sidecar.connect().await);
+    let trigger = TriggerJobRequest { job_name: JOB.to_owned() };
+    bounded("the trigger", client.trigger_job(trigger)).await.unwrap();
+    app.executes(2).await;
+    let refused = remove(&sidecar, &created.etag, false).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    let stale = remove(&sidecar, "\"1.1\"", true).await.unwrap_err();
+    assert_eq!(stale.code(), Code::Aborted, "{stale:?}");
+    let application = async {
+        app.until("the stop", |event| matches!(event, Event::Draining(_)).then_some(())).await;
+        // The instance has stopped, and its executions go on.
+        let tree = fleet.nodes.tree().await;
+        assert_eq!((tree.running().len(), tree.has("config")), (2, true), "{tree:?}");
+        app.report_all_open().await;
+    };
+    let removal = remove(&sidecar, &created.etag, true);
+    let (removed, ()) = futures::future::join(removal, application).await;
+    assert!(removed.unwrap() > 5);
+    let left = fleet.nodes.until("no node is left", |tree| tree.names().is_empty()).await;
+    assert_eq!(left.all().count(), 0);
+    let unknown = remove(&sidecar, &created.etag, true).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
+}
