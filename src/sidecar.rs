@@ -76,6 +76,7 @@ use crate::runner::state_file::storage::StateFileError;
 use crate::runner::state_file::writer::StateFile;
 use crate::runner::sticky::registry::StickyLocks;
 use crate::runner::waiting::becomes;
+use crate::telemetry::log_filter::LogFilter;
 use crate::tree::{Path, PathError};
 
 /// How long connections may take to end after all applications have left. They need one round trip.
@@ -212,6 +213,7 @@ impl Sidecar {
             meters.clone(),
             closing,
         ));
+        let heartbeat = Heartbeat::new(&clock);
         let services = Services {
             participants: Participants::new(attachments.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -221,10 +223,10 @@ impl Sidecar {
             sticky_locks: StickyLockCalls::new(sticky_locks.clone()),
             sidecars: Sidecars::new(
                 attachments.clone(),
-                locks.clone(),
-                sticky_locks.clone(),
-                draining.clone(),
-                config.drain_timeout,
+                (locks.clone(), sticky_locks.clone()),
+                (draining.clone(), config.drain_timeout),
+                describe.clone(),
+                (LogFilter::new(&config.log_level), heartbeat.clone()),
             ),
             diagnostics: Diagnostics::new(shared.clone()),
         };
@@ -234,7 +236,6 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
-        let heartbeat = Heartbeat::new(&clock);
         server_tasks.push(spawn(until_stop(heartbeat.clone().keep(), stopped.clone())));
         let http_address = http.map(|(address, listener)| {
             let answers = http::Answers::new(attachments.clone(), heartbeat, drained.clone());

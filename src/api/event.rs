@@ -188,7 +188,7 @@ pub fn lease_answer(
     }
 }
 
-fn duration(duration: Duration) -> Option<prost_types::Duration> {
+pub(super) fn duration(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 

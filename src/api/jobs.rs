@@ -1,4 +1,4 @@
-//! Lists of jobs and whole jobs: requests to the domain, and the domain to messages. Decides what a caller without the role `operate` sees.
+//! Lists of jobs and whole jobs: requests to the domain, and the domain to messages. Decides which texts are hidden from a caller without the role `operate`.
 
 use std::net::Ipv4Addr;
 

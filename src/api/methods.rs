@@ -49,6 +49,8 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/sidekeeper.v1.ParticipantService/ReportListener", ATTACH, Cost::Small),
     ("/sidekeeper.v1.ParticipantService/ReportProgress", ATTACH, Cost::Small),
     ("/sidekeeper.v1.SidecarService/Drain", OPERATE_ALL, Cost::Operation),
+    ("/sidekeeper.v1.SidecarService/GetStatus", VIEW, Cost::Large),
+    ("/sidekeeper.v1.SidecarService/SetLogFilter", OPERATE_ALL, Cost::Operation),
     ("/sidekeeper.v1.StickyLockService/GetStickyLock", VIEW, Cost::Large),
     ("/sidekeeper.v1.StickyLockService/Leave", ATTACH, Cost::Small),
     ("/sidekeeper.v1.StickyLockService/ListStickyLocks", VIEW, Cost::Large),

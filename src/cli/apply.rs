@@ -123,7 +123,7 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode, Failure> {
             if !args.yes {
                 confirm(&format!("This changes job {}.", printable(compared.job.as_str())))?;
             }
-            // The etag of what was shown: if the job has changed since, nothing is done.
+            // The etag of the state that was shown: if the job has changed since, nothing is done.
             let etag = compared.answer.etag.clone();
             service.update(UpdateJobRequest { etag, validate_only: false, ..compared.request }).await?;
             if !args.json {

@@ -17,6 +17,7 @@ mod lock;
 mod registry;
 mod run;
 mod serve;
+mod status;
 mod sticky;
 mod switch;
 mod trigger;
@@ -67,6 +68,15 @@ enum Command {
     /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no
     /// such job, or the sidecar refused.
     Watch(watch::WatchArgs),
+    /// Shows one sidecar: its session with the registry, and the instances that are attached.
+    ///
+    /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
+    Status(status::StatusArgs),
+    /// Changes the log filter of one sidecar for a time; then its setting counts again.
+    ///
+    /// Exit status: 0 if it is changed, 1 if the sidecar refused or could not be reached, 64 if the command line is wrong, 75 if another attempt
+    /// may help.
+    LogLevel(status::LogLevelArgs),
     /// Lists the jobs of the namespace, those of Java included.
     ///
     /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
@@ -291,6 +301,8 @@ impl Cli {
                 with_telemetry(&loaded.config.clone(), run::run(loaded.config, args.command))
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
+            Command::Status(args) => with_runtime(|runtime| runtime.block_on(status::status(args))),
+            Command::LogLevel(args) => with_runtime(|runtime| runtime.block_on(status::log_level(args))),
             Command::Jobs(args) => with_runtime(|runtime| runtime.block_on(jobs::jobs(args))),
             Command::Job(args) => with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Job))),
             Command::Items(args) => {

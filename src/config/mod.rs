@@ -152,6 +152,11 @@ pub fn drain_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::DRAIN)
 }
 
+/// Reads for how long a log filter counts, in the settings' form. The error names the mistake and the allowed values.
+pub fn log_filter_time(text: &str) -> Result<Duration, String> {
+    value::duration(text, &value::LOG_FILTER)
+}
+
 /// Reads a time limit of a lock in the settings' form. The error names the mistake and the allowed values.
 pub fn lock_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::LOCK)

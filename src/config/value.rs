@@ -31,6 +31,9 @@ pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::fro
 pub(super) const SILENCE: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
 /// Zero means that executions are cancelled at once.
 pub(super) const DRAIN: Range = range(Duration::ZERO, DRAIN_TIMEOUT_MAX, "0s to 1h");
+/// How long another log filter counts.
+pub(super) const LOG_FILTER: Range =
+    range(Duration::from_secs(1), Duration::from_secs(24 * 3600), "1s to 24h");
 /// Zero means not to wait.
 pub(super) const LOCK: Range = range(Duration::ZERO, Duration::from_secs(365 * 24 * 3600), "0s to 8760h");
 /// The longest time that executions may get when the sidecar is stopped.

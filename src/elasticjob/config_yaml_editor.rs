@@ -2,10 +2,11 @@
 //! other programs know. Pure.
 //!
 //! A document is edited by its lines: a line that begins with a key is the first of an entry, and the lines below it that are indented, or
-//! begin with `-`, belong to it. That holds for what ElasticJob and its console write. For any other form the edited document would mean
+//! begin with `-`, belong to it. Documents of ElasticJob and its console have that form. For any other form the edited document would mean
 //! something else, so it is read again, and refused.
 
 use crate::elasticjob::config_yaml::{self, ConfigProblem};
+use crate::elasticjob::yaml::{self, Content};
 use crate::job::JobConfiguration;
 
 /// The keys of a configuration that an edit may change.
@@ -171,6 +172,18 @@ pub fn edit(document: &[u8], wanted: &JobConfiguration, keys: &[Key]) -> Result<
     }
     let written = config_yaml::write(&expected);
     let edited = splice(text, &written, keys);
+    // A key that the lines do not show would be there twice.
+    let keys_of = |text: &str| match yaml::parse(text).map(|root| root.content) {
+        Ok(Content::Mapping(pairs)) => {
+            pairs.iter().filter_map(|(key, _)| key.scalar().map(str::to_owned)).collect::<Vec<_>>()
+        }
+        Ok(_) | Err(_) => Vec::new(),
+    };
+    let all = keys_of(&edited);
+    let is_double = |key: &Key| all.iter().filter(|known| *known == key.as_str()).count() > 1;
+    if keys.iter().any(is_double) {
+        return Err(EditError::Form);
+    }
     match config_yaml::parse(edited.as_bytes()) {
         Ok(after) if after.configuration == expected && after.problems == before.problems => Ok(edited),
         Ok(_) | Err(_) => Err(EditError::Form),
@@ -183,7 +196,7 @@ struct Entry<'a> {
     text: &'a str,
 }
 
-/// Cuts a text into entries. What is before the first key is one without a key, and so is a comment between two.
+/// Cuts a text into entries. The lines before the first key are an entry without a key, and so is a comment between two keys.
 fn entries(text: &str) -> Vec<Entry<'_>> {
     let mut entries: Vec<Entry<'_>> = Vec::new();
     let mut begin = 0;

@@ -1,4 +1,4 @@
-//! What each path says. Decides when the sidecar is live and when it is ready; the numbers are in [`crate::runner::gauges`].
+//! The answer of each path. Decides when the sidecar is live and when it is ready; the numbers are in [`crate::runner::gauges`].
 
 use std::fmt::Write as _;
 use std::sync::Arc;

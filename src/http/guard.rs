@@ -1,6 +1,6 @@
 //! Which requests are answered? Those of probes and scrapers, not those of browsers. Pure.
 //!
-//! A browser sends what a page of somebody else tells it to. It says so in `Origin` or `Sec-Fetch-Site`, or it calls this machine by a name
+//! A browser sends requests for the pages of other sites. It says so in `Origin` or `Sec-Fetch-Site`, or it calls this machine by a name
 //! that the page's owner has given it (DNS rebinding), which shows in `Host`.
 
 use std::net::IpAddr;
@@ -107,7 +107,7 @@ pub(super) fn check<B: hyper::body::Body>(request: &Request<B>, hosts: &Hosts) -
     Ok(())
 }
 
-/// Whether the page of a site made the request, and not a person who typed the address.
+/// Whether the page of a site made the request, and not the address line of a browser.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");
     headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none" && site != "same-origin")

@@ -1,6 +1,6 @@
 //! The port for probes and for Prometheus: `/livez`, `/readyz`, `/startupz`, `/metrics`, `/version`. Shell.
 //!
-//! [`guard`] decides which requests are answered, `answers` what each path says; this file has the connections and their bounds. The port
+//! [`guard`] decides which requests are answered, `answers` has the answer of each path; this file has the connections and their bounds. The port
 //! is off unless it is configured. It has neither TLS nor authentication, and nothing that changes anything; browsers are kept out
 //! all the same, because the names of jobs are nobody else's business.
 //!

@@ -486,6 +486,30 @@ mod tests {
     }
 
     #[test]
+    fn op_6_ten_thousand_jobs_with_hostile_names_have_a_bounded_number_of_well_formed_series() {
+        let meters = Meters::new("bill\"ing\\", 200);
+        let held: Vec<_> =
+            (0..10_000).map(|number| meters.job(&name(&format!("{number}\"}} 1\\ä{{le=\"")))).collect();
+        for job in &held {
+            job.reported(Source::Failover, Outcome::Failure, Some(Duration::from_secs(1)));
+        }
+        let text = text(&meters, Duration::ZERO);
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        // 201 names with some 75 series each.
+        assert!((10_000..20_000).contains(&samples.len()), "{}", samples.len());
+        for sample in samples {
+            let (series, value) = sample.rsplit_once(' ').unwrap();
+            let is_whole = series.ends_with('}') || series.starts_with("process_");
+            assert!(value.parse::<f64>().is_ok() && is_whole, "{sample}");
+            // Every quote of a value is escaped, so the others come in pairs.
+            let bare = series.replace("\\\\", "").replace("\\\"", "");
+            assert_eq!(bare.matches('"').count() % 2, 0, "{sample}");
+            let le = bare.matches(",le=\"").count();
+            assert_eq!(le, usize::from(series.contains("_bucket{")), "{sample}");
+        }
+    }
+
+    #[test]
     fn the_series_of_a_job_stay_for_an_hour_after_its_last_participant() {
         let meters = Meters::new("billing", 2);
         let job = meters.job(&name("a"));

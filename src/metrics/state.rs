@@ -50,11 +50,11 @@ pub struct JobState {
     pub last_fire: Option<f64>,
     /// The time from the next instant to the one after it.
     pub period: Option<Duration>,
-    /// What is known of the whole fleet; `None`: the job's nodes are not known.
+    /// The state of the whole fleet; `None`: the job's nodes are not known.
     pub fleet: Option<FleetState>,
 }
 
-/// What the registry shows of a job.
+/// The state of a job in the registry.
 #[derive(Debug, Clone, Default)]
 pub struct FleetState {
     /// The items by their states.
@@ -107,7 +107,7 @@ struct OfBuild {
     version: &'static str,
 }
 
-/// Writes the head of a metric, and returns what its series go to.
+/// Writes the head of a metric, and returns the encoder of its series.
 fn describe<'e>(
     encoder: &'e mut DescriptorEncoder<'_>,
     metric: &'e Metric,

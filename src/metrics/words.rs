@@ -75,7 +75,7 @@ words! {
 }
 
 words! {
-    /// What kind of request the registry got.
+    /// The kind of a request to the registry.
     Request {
         /// A session was opened or resumed.
         Open = "open",
@@ -91,7 +91,7 @@ words! {
 words! {
     /// How the registry answered.
     Answer {
-        /// It did what was asked.
+        /// It carried the request out.
         Done = "done",
         /// It refused, because a node was not as expected: another member was first.
         Conflict = "conflict",

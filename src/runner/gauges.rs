@@ -1,4 +1,4 @@
-//! The state of the sidecar and of its jobs at the moment of a scrape. Reads only what the sidecar knows already: no request to the
+//! The state of the sidecar and of its jobs at the moment of a scrape. Reads only the memory of the sidecar: no request to the
 //! registry, no watch. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

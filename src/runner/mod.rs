@@ -5,8 +5,8 @@
 //! with the registry for the whole sidecar. [`nodes`] knows the nodes of each job. [`shared`] is the state that all tasks share,
 //! with the last executions ([`outcomes`]), the waits for locks ([`lock_waits`]) and the elections of jobs ([`elections`]). [`lock`] runs one contender for each
 //! lock. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
-//! them; [`admin`] serves observers and operators. [`heartbeat`] knows whether the process gets its time, and [`gauges`] the state that
-//! Prometheus asks for.
+//! them; [`admin`] serves observers and operators. [`heartbeat`] knows whether the process gets its time, and [`gauges`] the state for
+//! a scrape of Prometheus.
 //!
 //! Must not know protos and sockets: `api` and `dump` do.
 

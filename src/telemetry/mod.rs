@@ -2,9 +2,10 @@
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
-//! never be exported. [`limiter`] decides which of many similar events get a line.
+//! never be exported. [`limiter`] decides which of many similar events get a line, and [`log_filter`] for how long another filter counts.
 
 pub mod limiter;
+pub mod log_filter;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +25,7 @@ use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
-use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Config, LogFormat};
 
@@ -84,7 +85,8 @@ pub struct Telemetry {
 impl Telemetry {
     /// Sets up the process's logs and traces. The exporter needs a tokio runtime around this call.
     pub fn start(config: &Config) -> Result<Self, TelemetryError> {
-        let filter = EnvFilter::builder().parse(format!("{QUIET},{}", config.log_level))?;
+        let (filter, handle) = reload::Layer::new(log_filter::parse(&config.log_level)?);
+        log_filter::install(Box::new(move |filter| handle.reload(filter)));
         TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
         let provider = match &config.otlp_endpoint {
             Some(endpoint) => Some(provider(config, endpoint)?),

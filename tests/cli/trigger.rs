@@ -273,7 +273,7 @@ async fn what_is_disabled_and_enabled_is_printed_and_needs_to_be_named_and_confi
     }
 }
 
-/// What a command prints, which has to succeed.
+/// The output of a command, which has to succeed.
 async fn printed(words: &[&str]) -> String {
     let endpoint = sidecar().await;
     let mut command = sidekeeper(words);

@@ -1,10 +1,12 @@
-"""Probes and metrics over HTTP, and what Prometheus makes of them."""
+"""Probes and metrics over HTTP, and a Prometheus that reads them."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
+import subprocess
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from support.explain import explain
 from support.fleet import Fleet
 from support.job_nodes import EACH_SECOND, JOB, NEVER, PASSING
 from support.metrics import ALERTS, Metrics, Prometheus, get, promtool
-from support.processes import PATIENCE, ROOT, eventually, free_port
+from support.processes import PATIENCE, ROOT, eventually, free_port, sidekeeper_binary
 from support.sidecar import Sidecar
 
 DASHBOARDS = sorted((ALERTS.parent / "grafana").glob("*.json"))
@@ -251,3 +253,59 @@ def test_jobs_beyond_the_limit_share_a_name(fleet: Fleet) -> None:
     metrics = Metrics(port)
     assert metrics.values("jobs_without_label") == [1]
     assert JOB not in metrics.text
+
+
+def test_the_status_of_a_sidecar_is_shown_also_while_zookeeper_is_away(fleet: Fleet) -> None:
+    sidecar, _ = monitored(fleet, 1)
+    application = fleet.application(sidecar, cron=NEVER)
+    fleet.settle(application)
+
+    def status() -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(command(sidecar, "status", "--json").stdout)
+        return told
+
+    told = status()
+    assert (told["session_state"], told["namespace"]) == ("SESSION_STATE_CONNECTED", fleet.namespace)
+    assert told["instances"] == [{"job_name": JOB, "instance_id": application.instance}]
+    assert told["session_timeout"] == "2s"
+    words = command(sidecar, "status").stdout
+    assert f"  {JOB}  {application.instance}\n" in words
+    fleet.server.freeze()
+    try:
+        eventually("no session", lambda: status()["session_state"] == "SESSION_STATE_LOST")
+        eventually("the reason", lambda: status()["trouble"])
+    finally:
+        fleet.server.thaw()
+    eventually("a session", lambda: status()["session_state"] == "SESSION_STATE_CONNECTED")
+
+
+def test_op_13_a_log_level_goes_back_by_itself_also_after_its_caller_has_died(fleet: Fleet) -> None:
+    sidecar, port = monitored(fleet, 1)
+    eventually("it listens", lambda: answers(port))
+
+    def debug_lines() -> int:
+        return sidecar.log.read_text().count('"level":"DEBUG"')
+
+    assert debug_lines() == 0
+    wrong = command(sidecar, "log-level", "sidekeeper=loud")
+    assert (wrong.returncode, "a log filter like" in wrong.stderr) == (1, True), wrong.stderr
+    assert command(sidecar, "log-level", "debug", "--for", "25h").returncode == 64
+    changed = command(sidecar, "log-level", "debug", "--for", "2s")
+    assert changed.stdout.startswith("log  debug, until ")
+    eventually("debug lines", debug_lines)
+    eventually("the setting", lambda: "is that of the setting again" in sidecar.log.read_text())
+    told = json.loads(command(sidecar, "status", "--json").stdout)
+    assert (told["log_filter"], told["log_filter_until"]) == ("info", None)
+    before = debug_lines()
+    get(port, "/metrics")
+    command(sidecar, "status")
+    assert debug_lines() == before
+    # At once, and recorded with the caller.
+    assert command(sidecar, "log-level", "debug").stdout.startswith("log  debug, until ")
+    assert command(sidecar, "log-level").stdout == "log  info, as in the setting\n"
+    assert sidecar.log.read_text().count('"method":"SetLogFilter"') == 4
+
+
+def command(sidecar: Sidecar, *words: str) -> subprocess.CompletedProcess[str]:
+    call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{sidecar.socket}"]
+    return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)

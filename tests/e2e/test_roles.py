@@ -52,6 +52,8 @@ NEEDS = {
     "sidekeeper.v1.LockService/RequestRevocation": {"operate"},
     "sidekeeper.v1.LockService/WatchLock": {"view"},
     "sidekeeper.v1.SidecarService/Drain": {"operate"},
+    "sidekeeper.v1.SidecarService/GetStatus": {"view"},
+    "sidekeeper.v1.SidecarService/SetLogFilter": {"operate"},
     "sidekeeper.v1.StickyLockService/GetStickyLock": {"view"},
     "sidekeeper.v1.StickyLockService/ListStickyLocks": {"view"},
 }

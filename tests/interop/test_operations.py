@@ -183,7 +183,7 @@ def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedF
 
 
 def listed(sidecar: Sidecar) -> list[dict[str, Any]]:
-    """What the command `jobs` prints."""
+    """The jobs that the command `jobs` prints."""
     call = [str(sidekeeper_binary()), "jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
     printed = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True)
     jobs: list[dict[str, Any]] = json.loads(printed.stdout)["jobs"]

@@ -4,12 +4,11 @@ use prost_types::FieldMask;
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{
     GetJobRequest, JobConfiguration, RemoveJobRequest, TriggerJobRequest, UpdateJobRequest, UpdateJobResponse,
-    attach_response::Event,
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::fleet::{Fleet, JOB, RunningSidecar, bounded, job, request};
+use crate::fleet::{Fleet, JOB, RunningSidecar, Tree, bounded, job, request};
 
 const CONFIG: &str =
     "# ours\ncron: 0 0 0 1 1 ? *\njavaOnly: {a: 1}\njobName: orders\nshardingTotalCount: 2\n";
@@ -85,7 +84,7 @@ async fn op_2_an_update_of_an_old_state_is_refused_also_when_the_node_was_create
     let now = etag(&sidecar).await;
     assert_eq!((info.reason.as_str(), info.metadata.get("etag")), ("CONFIGURATION_CHANGED", Some(&now)));
     assert_eq!(fleet.nodes.tree().await.text("config").unwrap(), CONFIG);
-    // What is only checked changes nothing, and its answer's etag stands for what was said.
+    // A call that only checks changes nothing, and a change with its etag is carried out.
     let dry = update(&sidecar, &["sharding_total_count"], total(4), |request| request.validate_only = true);
     let dry = dry.await.unwrap();
     assert_eq!((dry.etag.as_str(), dry.changed_fields.len()), (now.as_str(), 1));
@@ -137,9 +136,9 @@ async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_w
     let stale = remove(&sidecar, "\"1.1\"", true).await.unwrap_err();
     assert_eq!(stale.code(), Code::Aborted, "{stale:?}");
     let application = async {
-        app.until("the stop", |event| matches!(event, Event::Draining(_)).then_some(())).await;
-        // The instance has stopped, and its executions go on.
-        let tree = fleet.nodes.tree().await;
+        let stopped = |tree: &Tree| tree.children("instances").is_empty();
+        let tree = fleet.nodes.until("the stop", stopped).await;
+        // The instance begins nothing more, and its executions go on.
         assert_eq!((tree.running().len(), tree.has("config")), (2, true), "{tree:?}");
         app.report_all_open().await;
     };

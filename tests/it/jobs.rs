@@ -1,4 +1,4 @@
-//! `ListJobs` and `GetJob`: every job of the namespace exactly once, whoever runs it, and one job as a whole.
+//! `ListJobs` and `GetJob`: every job of the namespace exactly once, Java's included, and one job as a whole.
 
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{GetJobRequest, GetJobResponse, JobState, JobSummary, ListJobsRequest};

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 def get(port: int, path: str, timeout: float = PATIENCE, **headers: str) -> Answer:
-    """What a port of this machine answers."""
+    """The answer of a port of this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request("GET", path, headers=headers)

@@ -153,7 +153,7 @@ pub fn configuration_to_proto(configuration: &JobConfiguration, job_class: &str)
     }
 }
 
-/// The values of a message for some keys, without a check of what they mean together.
+/// The values of a message for some keys. Whether they fit together is not checked.
 pub(super) fn values_from_proto(
     name: JobName,
     message: &proto::JobConfiguration,
@@ -165,10 +165,7 @@ pub(super) fn values_from_proto(
 
 /// The name of a key's field in `JobConfiguration`.
 pub fn field_of(key: Key) -> String {
-    let path = match key {
-        Key::MaxTimeDiffSeconds => "configuration.max_time_diff".to_owned(),
-        key => proto_field(key.as_str()),
-    };
+    let path = proto_field(key.as_str());
     path.strip_prefix("configuration.").map(str::to_owned).unwrap_or(path)
 }
 
@@ -246,6 +243,7 @@ fn proto_field(key: &str) -> String {
     match key {
         "configuration" => key.to_owned(),
         "reconcileIntervalMinutes" => "configuration.reconcile_interval".to_owned(),
+        "maxTimeDiffSeconds" => "configuration.max_time_diff".to_owned(),
         _ => {
             let (name, index) = key.split_at_checked(key.find('[').unwrap_or(key.len())).unwrap_or((key, ""));
             let mut path = String::from("configuration.");

@@ -123,7 +123,7 @@ pub(in crate::cli) fn instant(time: &prost_types::Timestamp) -> Option<String> {
     Timestamp::new(time.seconds, time.nanos).ok().map(|time| time.to_string())
 }
 
-fn duration(duration: &prost_types::Duration) -> String {
+pub(in crate::cli) fn duration(duration: &prost_types::Duration) -> String {
     duration.to_string()
 }
 

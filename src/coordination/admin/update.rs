@@ -28,7 +28,7 @@ pub struct Update {
     pub class: String,
 }
 
-/// What is to be done.
+/// The steps of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdatePlan {
     /// The steps. Empty: nothing differs.

@@ -125,7 +125,7 @@ pub struct Updated {
     pub document: String,
 }
 
-/// Changes a configuration on the sidecar's session. `dry`: only says what would be changed.
+/// Changes a configuration on the sidecar's session. `dry`: only names the keys that would be changed.
 pub async fn update(
     shared: &Shared,
     job: &JobName,
@@ -252,7 +252,7 @@ async fn remove_at_once(
             return Err(ChangeError::Online { job: job.clone(), count, example });
         }
         for instance in &online {
-            // An instance whose node is removed stops: it begins nothing more, and finishes what it executes (protocol 2.3).
+            // An instance whose node is removed stops: it begins nothing more, and finishes its executions (protocol 2.3).
             let stop = vec![Operation::delete(paths.instance(instance))];
             match session.commit(stop).await.map_err(|failure| failure.error) {
                 Ok(_) | Err(Error::NoNode(_)) => {}

@@ -59,6 +59,13 @@ impl Attachments {
         (inner.attachments.len(), inner.attachments.count_jobs())
     }
 
+    /// All instances that are attached here, with their jobs.
+    pub fn instances(&self) -> Vec<(JobName, InstanceId)> {
+        let inner = self.lock();
+        let attachments = inner.attachments.values();
+        attachments.map(|attachment| (attachment.job.clone(), attachment.instance.clone())).collect()
+    }
+
     /// The instances of a job that are attached here.
     pub fn instances_of(&self, job: &JobName) -> BTreeSet<InstanceId> {
         self.lock().attachments.of_job(job).map(|(_, attachment)| attachment.instance.clone()).collect()

@@ -1,4 +1,4 @@
-//! What a participant does, as numbers for Prometheus. Decides only which counter an event or an effect belongs to.
+//! The events and effects of a participant, as numbers for Prometheus. Decides only which counter an event or an effect belongs to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Measure {
         self.meters.lost.inc();
     }
 
-    /// What follows a failed execution.
+    /// The consequence of a failed execution.
     pub(super) fn retry(&self, news: RetryNews) {
         match news {
             // The attempt counts when it begins.

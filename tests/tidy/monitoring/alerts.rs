@@ -3,7 +3,7 @@
 /// A series, and its values minute by minute in the notation of promtool.
 pub(super) type Series = (&'static str, &'static str);
 
-/// An alert, what to do about it, and a case in which it fires and one in which it is silent.
+/// An alert, its remedy, a case in which it fires, and one in which it is silent.
 pub(super) struct Alert {
     pub(super) name: &'static str,
     pub(super) severity: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct Alert {
 }
 
 impl Alert {
-    /// The address of the section that says what to do.
+    /// The address of the section with the remedy.
     pub(super) fn runbook(&self, page: &str) -> String {
         match self.findings {
             Some(findings) => page.replace("metrics.md", findings),
@@ -83,7 +83,7 @@ pub(super) static ALERTS: &[Alert] = &[
         after: "2m",
         summary: "Items of {{ $labels.job_name }} of {{ $labels.registry_namespace }} have no owner",
         meaning: "No instance that is online owns some items, so they are not executed.",
-        remedy: "Ask `sidekeeper explain JOB`: it says for each item why, and what ends it.",
+        remedy: "Ask `sidekeeper explain JOB`: it has the reason for each item, and the remedy.",
         findings: None,
         labels: OF_JOB,
         fires: &[(
@@ -255,7 +255,7 @@ pub(super) static ALERTS: &[Alert] = &[
         after: "1m",
         summary: "The sidecar at {{ $labels.instance }} has no connection with the registry",
         meaning: "The applications of this sidecar execute nothing that is new. Other instances take over when its session ends.",
-        remedy: "The sidecar's log says which servers it tries, and what they answer. `sidekeeper explain` with `--zookeeper` asks ZooKeeper itself.",
+        remedy: "The sidecar's log has the servers that it tries, and their answers. `sidekeeper explain` with `--zookeeper` asks ZooKeeper itself.",
         findings: None,
         labels: &[
             ("registry_namespace", "billing"),

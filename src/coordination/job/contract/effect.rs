@@ -101,7 +101,7 @@ pub enum Effect {
     End(EndReason),
 }
 
-/// A reported execution, for those who look on.
+/// A reported execution, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     /// Its item.

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -179,11 +180,376 @@ func (x *DrainedInstance) GetInstanceId() string {
 	return ""
 }
 
+// Asks for the state of the sidecar.
+type GetStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusRequest) Reset() {
+	*x = GetStatusRequest{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusRequest) ProtoMessage() {}
+
+func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetStatusRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{3}
+}
+
+// The state of a sidecar.
+type GetStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its version.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Its API level.
+	ApiLevel uint32 `protobuf:"varint,2,opt,name=api_level,json=apiLevel,proto3" json:"api_level,omitempty"`
+	// The namespace of its jobs.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The registry, in words: where ZooKeeper is, or that the registry is embedded.
+	Registry string `protobuf:"bytes,4,opt,name=registry,proto3" json:"registry,omitempty"`
+	// The state of the session. LOST: there is none.
+	SessionState SessionState `protobuf:"varint,5,opt,name=session_state,json=sessionState,proto3,enum=sidekeeper.v1.SessionState" json:"session_state,omitempty"`
+	// The session, as ZooKeeper's tools write it. Empty: there is none.
+	SessionId string `protobuf:"bytes,6,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// The session's timeout. Absent: there is none, or it has no timeout.
+	SessionTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=session_timeout,json=sessionTimeout,proto3" json:"session_timeout,omitempty"`
+	// Until when the session may be relied on, from now. Absent: there is none, or the registry never ends it.
+	RemainingLease *durationpb.Duration `protobuf:"bytes,8,opt,name=remaining_lease,json=remainingLease,proto3" json:"remaining_lease,omitempty"`
+	// The error of the last attempt to open a session. Empty: it succeeded.
+	Trouble string `protobuf:"bytes,9,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// Whether the sidecar is stopping.
+	Draining bool `protobuf:"varint,10,opt,name=draining,proto3" json:"draining,omitempty"`
+	// The instances at this sidecar whose jobs the caller may name, in no order.
+	Instances []*AttachedInstance `protobuf:"bytes,11,rep,name=instances,proto3" json:"instances,omitempty"`
+	// The log filter in force.
+	LogFilter string `protobuf:"bytes,12,opt,name=log_filter,json=logFilter,proto3" json:"log_filter,omitempty"`
+	// Until when it is in force instead of the setting. Absent: it is the setting.
+	LogFilterUntil *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=log_filter_until,json=logFilterUntil,proto3" json:"log_filter_until,omitempty"`
+	// The delay of the sidecar's heartbeat, which is due each second: the longest in the last minute.
+	RuntimeStall  *durationpb.Duration `protobuf:"bytes,14,opt,name=runtime_stall,json=runtimeStall,proto3" json:"runtime_stall,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusResponse) Reset() {
+	*x = GetStatusResponse{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusResponse) ProtoMessage() {}
+
+func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetStatusResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetStatusResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetApiLevel() uint32 {
+	if x != nil {
+		return x.ApiLevel
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetRegistry() string {
+	if x != nil {
+		return x.Registry
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetSessionState() SessionState {
+	if x != nil {
+		return x.SessionState
+	}
+	return SessionState_SESSION_STATE_UNSPECIFIED
+}
+
+func (x *GetStatusResponse) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetSessionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SessionTimeout
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetRemainingLease() *durationpb.Duration {
+	if x != nil {
+		return x.RemainingLease
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *GetStatusResponse) GetInstances() []*AttachedInstance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetLogFilter() string {
+	if x != nil {
+		return x.LogFilter
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetLogFilterUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogFilterUntil
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetRuntimeStall() *durationpb.Duration {
+	if x != nil {
+		return x.RuntimeStall
+	}
+	return nil
+}
+
+// An instance at a sidecar.
+type AttachedInstance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its job.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// Its id in the registry: `{ipv4}@-@{unique}`.
+	InstanceId    string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachedInstance) Reset() {
+	*x = AttachedInstance{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachedInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachedInstance) ProtoMessage() {}
+
+func (x *AttachedInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachedInstance.ProtoReflect.Descriptor instead.
+func (*AttachedInstance) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AttachedInstance) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *AttachedInstance) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+// What to log.
+type SetLogFilterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The filter, as in the setting `log_level`: `debug`, or `info,sidekeeper::runner=debug`. Empty: that of the setting, at once.
+	Filter string `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// For how long, 1 second to 24 hours. Absent: 15 minutes.
+	TimeToLive    *durationpb.Duration `protobuf:"bytes,2,opt,name=time_to_live,json=timeToLive,proto3" json:"time_to_live,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogFilterRequest) Reset() {
+	*x = SetLogFilterRequest{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogFilterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogFilterRequest) ProtoMessage() {}
+
+func (x *SetLogFilterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogFilterRequest.ProtoReflect.Descriptor instead.
+func (*SetLogFilterRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SetLogFilterRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *SetLogFilterRequest) GetTimeToLive() *durationpb.Duration {
+	if x != nil {
+		return x.TimeToLive
+	}
+	return nil
+}
+
+// What is logged now.
+type SetLogFilterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The filter in force.
+	Filter string `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// When the setting counts again. Absent: it counts now.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogFilterResponse) Reset() {
+	*x = SetLogFilterResponse{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogFilterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogFilterResponse) ProtoMessage() {}
+
+func (x *SetLogFilterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogFilterResponse.ProtoReflect.Descriptor instead.
+func (*SetLogFilterResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SetLogFilterResponse) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *SetLogFilterResponse) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 var File_sidekeeper_v1_sidecar_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_sidecar_service_proto_rawDesc = "" +
 	"\n" +
-	"#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\"^\n" +
+	"#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19sidekeeper/v1/lease.proto\"^\n" +
 	"\fDrainRequest\x123\n" +
 	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x19\n" +
 	"\bfor_good\x18\x02 \x01(\bR\aforGood\"M\n" +
@@ -192,8 +558,40 @@ const file_sidekeeper_v1_sidecar_service_proto_rawDesc = "" +
 	"\x0fDrainedInstance\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
-	"instanceId2T\n" +
-	"\x0eSidecarService\x12B\n" +
+	"instanceId\"\x12\n" +
+	"\x10GetStatusRequest\"\x87\x05\n" +
+	"\x11GetStatusResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1b\n" +
+	"\tapi_level\x18\x02 \x01(\rR\bapiLevel\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bregistry\x18\x04 \x01(\tR\bregistry\x12@\n" +
+	"\rsession_state\x18\x05 \x01(\x0e2\x1b.sidekeeper.v1.SessionStateR\fsessionState\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x06 \x01(\tR\tsessionId\x12B\n" +
+	"\x0fsession_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0esessionTimeout\x12B\n" +
+	"\x0fremaining_lease\x18\b \x01(\v2\x19.google.protobuf.DurationR\x0eremainingLease\x12\x18\n" +
+	"\atrouble\x18\t \x01(\tR\atrouble\x12\x1a\n" +
+	"\bdraining\x18\n" +
+	" \x01(\bR\bdraining\x12=\n" +
+	"\tinstances\x18\v \x03(\v2\x1f.sidekeeper.v1.AttachedInstanceR\tinstances\x12\x1d\n" +
+	"\n" +
+	"log_filter\x18\f \x01(\tR\tlogFilter\x12D\n" +
+	"\x10log_filter_until\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x0elogFilterUntil\x12>\n" +
+	"\rruntime_stall\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\fruntimeStall\"N\n" +
+	"\x10AttachedInstance\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\"j\n" +
+	"\x13SetLogFilterRequest\x12\x16\n" +
+	"\x06filter\x18\x01 \x01(\tR\x06filter\x12;\n" +
+	"\ftime_to_live\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"timeToLive\"`\n" +
+	"\x14SetLogFilterResponse\x12\x16\n" +
+	"\x06filter\x18\x01 \x01(\tR\x06filter\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\xfd\x01\n" +
+	"\x0eSidecarService\x12N\n" +
+	"\tGetStatus\x12\x1f.sidekeeper.v1.GetStatusRequest\x1a .sidekeeper.v1.GetStatusResponse\x12W\n" +
+	"\fSetLogFilter\x12\".sidekeeper.v1.SetLogFilterRequest\x1a#.sidekeeper.v1.SetLogFilterResponse\x12B\n" +
 	"\x05Drain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
@@ -209,23 +607,42 @@ func file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_sidecar_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_sidecar_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_sidekeeper_v1_sidecar_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sidekeeper_v1_sidecar_service_proto_goTypes = []any{
-	(*DrainRequest)(nil),        // 0: sidekeeper.v1.DrainRequest
-	(*DrainResponse)(nil),       // 1: sidekeeper.v1.DrainResponse
-	(*DrainedInstance)(nil),     // 2: sidekeeper.v1.DrainedInstance
-	(*durationpb.Duration)(nil), // 3: google.protobuf.Duration
+	(*DrainRequest)(nil),          // 0: sidekeeper.v1.DrainRequest
+	(*DrainResponse)(nil),         // 1: sidekeeper.v1.DrainResponse
+	(*DrainedInstance)(nil),       // 2: sidekeeper.v1.DrainedInstance
+	(*GetStatusRequest)(nil),      // 3: sidekeeper.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 4: sidekeeper.v1.GetStatusResponse
+	(*AttachedInstance)(nil),      // 5: sidekeeper.v1.AttachedInstance
+	(*SetLogFilterRequest)(nil),   // 6: sidekeeper.v1.SetLogFilterRequest
+	(*SetLogFilterResponse)(nil),  // 7: sidekeeper.v1.SetLogFilterResponse
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
+	(SessionState)(0),             // 9: sidekeeper.v1.SessionState
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_sidecar_service_proto_depIdxs = []int32{
-	3, // 0: sidekeeper.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
-	2, // 1: sidekeeper.v1.DrainResponse.instances:type_name -> sidekeeper.v1.DrainedInstance
-	0, // 2: sidekeeper.v1.SidecarService.Drain:input_type -> sidekeeper.v1.DrainRequest
-	1, // 3: sidekeeper.v1.SidecarService.Drain:output_type -> sidekeeper.v1.DrainResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	8,  // 0: sidekeeper.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
+	2,  // 1: sidekeeper.v1.DrainResponse.instances:type_name -> sidekeeper.v1.DrainedInstance
+	9,  // 2: sidekeeper.v1.GetStatusResponse.session_state:type_name -> sidekeeper.v1.SessionState
+	8,  // 3: sidekeeper.v1.GetStatusResponse.session_timeout:type_name -> google.protobuf.Duration
+	8,  // 4: sidekeeper.v1.GetStatusResponse.remaining_lease:type_name -> google.protobuf.Duration
+	5,  // 5: sidekeeper.v1.GetStatusResponse.instances:type_name -> sidekeeper.v1.AttachedInstance
+	10, // 6: sidekeeper.v1.GetStatusResponse.log_filter_until:type_name -> google.protobuf.Timestamp
+	8,  // 7: sidekeeper.v1.GetStatusResponse.runtime_stall:type_name -> google.protobuf.Duration
+	8,  // 8: sidekeeper.v1.SetLogFilterRequest.time_to_live:type_name -> google.protobuf.Duration
+	10, // 9: sidekeeper.v1.SetLogFilterResponse.until:type_name -> google.protobuf.Timestamp
+	3,  // 10: sidekeeper.v1.SidecarService.GetStatus:input_type -> sidekeeper.v1.GetStatusRequest
+	6,  // 11: sidekeeper.v1.SidecarService.SetLogFilter:input_type -> sidekeeper.v1.SetLogFilterRequest
+	0,  // 12: sidekeeper.v1.SidecarService.Drain:input_type -> sidekeeper.v1.DrainRequest
+	4,  // 13: sidekeeper.v1.SidecarService.GetStatus:output_type -> sidekeeper.v1.GetStatusResponse
+	7,  // 14: sidekeeper.v1.SidecarService.SetLogFilter:output_type -> sidekeeper.v1.SetLogFilterResponse
+	1,  // 15: sidekeeper.v1.SidecarService.Drain:output_type -> sidekeeper.v1.DrainResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_sidecar_service_proto_init() }
@@ -233,13 +650,14 @@ func file_sidekeeper_v1_sidecar_service_proto_init() {
 	if File_sidekeeper_v1_sidecar_service_proto != nil {
 		return
 	}
+	file_sidekeeper_v1_lease_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_sidecar_service_proto_rawDesc), len(file_sidekeeper_v1_sidecar_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,15 +19,25 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SidecarService_Drain_FullMethodName = "/sidekeeper.v1.SidecarService/Drain"
+	SidecarService_GetStatus_FullMethodName    = "/sidekeeper.v1.SidecarService/GetStatus"
+	SidecarService_SetLogFilter_FullMethodName = "/sidekeeper.v1.SidecarService/SetLogFilter"
+	SidecarService_Drain_FullMethodName        = "/sidekeeper.v1.SidecarService/Drain"
 )
 
 // SidecarServiceClient is the client API for SidecarService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Operations on a sidecar as a whole, for process managers.
+// Operations on a sidecar as a whole, for process managers and operators.
 type SidecarServiceClient interface {
+	// The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+	// the registry.
+	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+	// its end.
+	//
+	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+	SetLogFilter(ctx context.Context, in *SetLogFilterRequest, opts ...grpc.CallOption) (*SetLogFilterResponse, error)
 	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
 	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
 	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
@@ -51,6 +61,26 @@ func NewSidecarServiceClient(cc grpc.ClientConnInterface) SidecarServiceClient {
 	return &sidecarServiceClient{cc}
 }
 
+func (c *sidecarServiceClient) GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStatusResponse)
+	err := c.cc.Invoke(ctx, SidecarService_GetStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *sidecarServiceClient) SetLogFilter(ctx context.Context, in *SetLogFilterRequest, opts ...grpc.CallOption) (*SetLogFilterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLogFilterResponse)
+	err := c.cc.Invoke(ctx, SidecarService_SetLogFilter_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *sidecarServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainResponse)
@@ -65,8 +95,16 @@ func (c *sidecarServiceClient) Drain(ctx context.Context, in *DrainRequest, opts
 // All implementations must embed UnimplementedSidecarServiceServer
 // for forward compatibility.
 //
-// Operations on a sidecar as a whole, for process managers.
+// Operations on a sidecar as a whole, for process managers and operators.
 type SidecarServiceServer interface {
+	// The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+	// the registry.
+	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+	// its end.
+	//
+	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+	SetLogFilter(context.Context, *SetLogFilterRequest) (*SetLogFilterResponse, error)
 	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
 	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
 	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
@@ -90,6 +128,12 @@ type SidecarServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedSidecarServiceServer struct{}
 
+func (UnimplementedSidecarServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedSidecarServiceServer) SetLogFilter(context.Context, *SetLogFilterRequest) (*SetLogFilterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLogFilter not implemented")
+}
 func (UnimplementedSidecarServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
 }
@@ -112,6 +156,42 @@ func RegisterSidecarServiceServer(s grpc.ServiceRegistrar, srv SidecarServiceSer
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&SidecarService_ServiceDesc, srv)
+}
+
+func _SidecarService_GetStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SidecarServiceServer).GetStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SidecarService_GetStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SidecarServiceServer).GetStatus(ctx, req.(*GetStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SidecarService_SetLogFilter_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLogFilterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SidecarServiceServer).SetLogFilter(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SidecarService_SetLogFilter_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SidecarServiceServer).SetLogFilter(ctx, req.(*SetLogFilterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _SidecarService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -139,6 +219,14 @@ var SidecarService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "sidekeeper.v1.SidecarService",
 	HandlerType: (*SidecarServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetStatus",
+			Handler:    _SidecarService_GetStatus_Handler,
+		},
+		{
+			MethodName: "SetLogFilter",
+			Handler:    _SidecarService_SetLogFilter_Handler,
+		},
 		{
 			MethodName: "Drain",
 			Handler:    _SidecarService_Drain_Handler,

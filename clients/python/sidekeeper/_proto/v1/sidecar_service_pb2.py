@@ -23,9 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from sidekeeper._proto.v1 import lease_pb2 as sidekeeper_dot_v1_dot_lease__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\"L\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66or_good\x18\x02 \x01(\x08\"B\n\rDrainResponse\x12\x31\n\tinstances\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.DrainedInstance\"8\n\x0f\x44rainedInstance\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t2T\n\x0eSidecarService\x12\x42\n\x05\x44rain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19sidekeeper/v1/lease.proto\"L\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66or_good\x18\x02 \x01(\x08\"B\n\rDrainResponse\x12\x31\n\tinstances\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.DrainedInstance\"8\n\x0f\x44rainedInstance\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"\x12\n\x10GetStatusRequest\"\xdf\x03\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tapi_level\x18\x02 \x01(\r\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x10\n\x08registry\x18\x04 \x01(\t\x12\x32\n\rsession_state\x18\x05 \x01(\x0e\x32\x1b.sidekeeper.v1.SessionState\x12\x12\n\nsession_id\x18\x06 \x01(\t\x12\x32\n\x0fsession_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fremaining_lease\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07trouble\x18\t \x01(\t\x12\x10\n\x08\x64raining\x18\n \x01(\x08\x12\x32\n\tinstances\x18\x0b \x03(\x0b\x32\x1f.sidekeeper.v1.AttachedInstance\x12\x12\n\nlog_filter\x18\x0c \x01(\t\x12\x34\n\x10log_filter_until\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rruntime_stall\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\"9\n\x10\x41ttachedInstance\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"V\n\x13SetLogFilterRequest\x12\x0e\n\x06\x66ilter\x18\x01 \x01(\t\x12/\n\x0ctime_to_live\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x14SetLogFilterResponse\x12\x0e\n\x06\x66ilter\x18\x01 \x01(\t\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xfd\x01\n\x0eSidecarService\x12N\n\tGetStatus\x12\x1f.sidekeeper.v1.GetStatusRequest\x1a .sidekeeper.v1.GetStatusResponse\x12W\n\x0cSetLogFilter\x12\".sidekeeper.v1.SetLogFilterRequest\x1a#.sidekeeper.v1.SetLogFilterResponse\x12\x42\n\x05\x44rain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +35,22 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.sideca
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_DRAINREQUEST']._serialized_start=86
-  _globals['_DRAINREQUEST']._serialized_end=162
-  _globals['_DRAINRESPONSE']._serialized_start=164
-  _globals['_DRAINRESPONSE']._serialized_end=230
-  _globals['_DRAINEDINSTANCE']._serialized_start=232
-  _globals['_DRAINEDINSTANCE']._serialized_end=288
-  _globals['_SIDECARSERVICE']._serialized_start=290
-  _globals['_SIDECARSERVICE']._serialized_end=374
+  _globals['_DRAINREQUEST']._serialized_start=146
+  _globals['_DRAINREQUEST']._serialized_end=222
+  _globals['_DRAINRESPONSE']._serialized_start=224
+  _globals['_DRAINRESPONSE']._serialized_end=290
+  _globals['_DRAINEDINSTANCE']._serialized_start=292
+  _globals['_DRAINEDINSTANCE']._serialized_end=348
+  _globals['_GETSTATUSREQUEST']._serialized_start=350
+  _globals['_GETSTATUSREQUEST']._serialized_end=368
+  _globals['_GETSTATUSRESPONSE']._serialized_start=371
+  _globals['_GETSTATUSRESPONSE']._serialized_end=850
+  _globals['_ATTACHEDINSTANCE']._serialized_start=852
+  _globals['_ATTACHEDINSTANCE']._serialized_end=909
+  _globals['_SETLOGFILTERREQUEST']._serialized_start=911
+  _globals['_SETLOGFILTERREQUEST']._serialized_end=997
+  _globals['_SETLOGFILTERRESPONSE']._serialized_start=999
+  _globals['_SETLOGFILTERRESPONSE']._serialized_end=1080
+  _globals['_SIDECARSERVICE']._serialized_start=1083
+  _globals['_SIDECARSERVICE']._serialized_end=1336
 # @@protoc_insertion_point(module_scope)

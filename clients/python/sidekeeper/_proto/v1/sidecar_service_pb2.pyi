@@ -7,7 +7,9 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from sidekeeper._proto.v1 import lease_pb2 as _lease_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -98,3 +100,186 @@ class DrainedInstance(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainedInstance: _TypeAlias = DrainedInstance  # noqa: Y015
+
+@_typing.final
+class GetStatusRequest(_message.Message):
+    """Asks for the state of the sidecar."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetStatusResponse(_message.Message):
+    """The state of a sidecar."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    API_LEVEL_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    REGISTRY_FIELD_NUMBER: _builtins.int
+    SESSION_STATE_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_FIELD_NUMBER: _builtins.int
+    REMAINING_LEASE_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    LOG_FILTER_FIELD_NUMBER: _builtins.int
+    LOG_FILTER_UNTIL_FIELD_NUMBER: _builtins.int
+    RUNTIME_STALL_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Its version."""
+    api_level: _builtins.int
+    """Its API level."""
+    namespace: _builtins.str
+    """The namespace of its jobs."""
+    registry: _builtins.str
+    """The registry, in words: where ZooKeeper is, or that the registry is embedded."""
+    session_state: _lease_pb2.SessionState.ValueType
+    """The state of the session. LOST: there is none."""
+    session_id: _builtins.str
+    """The session, as ZooKeeper's tools write it. Empty: there is none."""
+    trouble: _builtins.str
+    """The error of the last attempt to open a session. Empty: it succeeded."""
+    draining: _builtins.bool
+    """Whether the sidecar is stopping."""
+    log_filter: _builtins.str
+    """The log filter in force."""
+    @_builtins.property
+    def session_timeout(self) -> _duration_pb2.Duration:
+        """The session's timeout. Absent: there is none, or it has no timeout."""
+
+    @_builtins.property
+    def remaining_lease(self) -> _duration_pb2.Duration:
+        """Until when the session may be relied on, from now. Absent: there is none, or the registry never ends it."""
+
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttachedInstance]:
+        """The instances at this sidecar whose jobs the caller may name, in no order."""
+
+    @_builtins.property
+    def log_filter_until(self) -> _timestamp_pb2.Timestamp:
+        """Until when it is in force instead of the setting. Absent: it is the setting."""
+
+    @_builtins.property
+    def runtime_stall(self) -> _duration_pb2.Duration:
+        """The delay of the sidecar's heartbeat, which is due each second: the longest in the last minute."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        api_level: _builtins.int = ...,
+        namespace: _builtins.str = ...,
+        registry: _builtins.str = ...,
+        session_state: _lease_pb2.SessionState.ValueType = ...,
+        session_id: _builtins.str = ...,
+        session_timeout: _duration_pb2.Duration | None = ...,
+        remaining_lease: _duration_pb2.Duration | None = ...,
+        trouble: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+        instances: _abc.Iterable[Global___AttachedInstance] | None = ...,
+        log_filter: _builtins.str = ...,
+        log_filter_until: _timestamp_pb2.Timestamp | None = ...,
+        runtime_stall: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["log_filter_until", b"log_filter_until", "remaining_lease", b"remaining_lease", "runtime_stall", b"runtime_stall", "session_timeout", b"session_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_level", b"api_level", "draining", b"draining", "instances", b"instances", "log_filter", b"log_filter", "log_filter_until", b"log_filter_until", "namespace", b"namespace", "registry", b"registry", "remaining_lease", b"remaining_lease", "runtime_stall", b"runtime_stall", "session_id", b"session_id", "session_state", b"session_state", "session_timeout", b"session_timeout", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class AttachedInstance(_message.Message):
+    """An instance at a sidecar."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """Its job."""
+    instance_id: _builtins.str
+    """Its id in the registry: `{ipv4}@-@{unique}`."""
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachedInstance: _TypeAlias = AttachedInstance  # noqa: Y015
+
+@_typing.final
+class SetLogFilterRequest(_message.Message):
+    """What to log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """The filter, as in the setting `log_level`: `debug`, or `info,sidekeeper::runner=debug`. Empty: that of the setting, at once."""
+    @_builtins.property
+    def time_to_live(self) -> _duration_pb2.Duration:
+        """For how long, 1 second to 24 hours. Absent: 15 minutes."""
+
+    def __init__(
+        self,
+        *,
+        filter: _builtins.str = ...,
+        time_to_live: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_live", b"time_to_live"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "time_to_live", b"time_to_live"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLogFilterRequest: _TypeAlias = SetLogFilterRequest  # noqa: Y015
+
+@_typing.final
+class SetLogFilterResponse(_message.Message):
+    """What is logged now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """The filter in force."""
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """When the setting counts again. Absent: it counts now."""
+
+    def __init__(
+        self,
+        *,
+        filter: _builtins.str = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLogFilterResponse: _TypeAlias = SetLogFilterResponse  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SidecarServiceStub(object):
-    """Operations on a sidecar as a whole, for process managers.
+    """Operations on a sidecar as a whole, for process managers and operators.
     """
 
     def __init__(self, channel):
@@ -35,6 +35,16 @@ class SidecarServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.GetStatus = channel.unary_unary(
+                '/sidekeeper.v1.SidecarService/GetStatus',
+                request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.SetLogFilter = channel.unary_unary(
+                '/sidekeeper.v1.SidecarService/SetLogFilter',
+                request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/sidekeeper.v1.SidecarService/Drain',
                 request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.DrainRequest.SerializeToString,
@@ -43,8 +53,26 @@ class SidecarServiceStub(object):
 
 
 class SidecarServiceServicer(object):
-    """Operations on a sidecar as a whole, for process managers.
+    """Operations on a sidecar as a whole, for process managers and operators.
     """
+
+    def GetStatus(self, request, context):
+        """The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+        the registry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLogFilter(self, request, context):
+        """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+        its end.
+
+        Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
         """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
@@ -67,6 +95,16 @@ class SidecarServiceServicer(object):
 
 def add_SidecarServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'SetLogFilter': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLogFilter,
+                    request_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.SerializeToString,
+            ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
                     request_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.DrainRequest.FromString,
@@ -81,8 +119,62 @@ def add_SidecarServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SidecarService(object):
-    """Operations on a sidecar as a whole, for process managers.
+    """Operations on a sidecar as a whole, for process managers and operators.
     """
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.SidecarService/GetStatus',
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLogFilter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.SidecarService/SetLogFilter',
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Drain(request,

@@ -27,12 +27,22 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SidecarServiceStub:
-    """Operations on a sidecar as a whole, for process managers."""
+    """Operations on a sidecar as a whole, for process managers and operators."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SidecarServiceAsyncStub: ...
+    GetStatus: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.GetStatusRequest, _sidecar_service_pb2.GetStatusResponse]
+    """The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+    the registry.
+    """
+    SetLogFilter: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.SetLogFilterRequest, _sidecar_service_pb2.SetLogFilterResponse]
+    """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+    its end.
+
+    Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+    """
     Drain: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]
     """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
     `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
@@ -50,9 +60,19 @@ class SidecarServiceStub:
 
 @_typing.type_check_only
 class SidecarServiceAsyncStub(SidecarServiceStub):
-    """Operations on a sidecar as a whole, for process managers."""
+    """Operations on a sidecar as a whole, for process managers and operators."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetStatus: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.GetStatusRequest, _sidecar_service_pb2.GetStatusResponse]  # type: ignore[assignment]
+    """The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+    the registry.
+    """
+    SetLogFilter: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.SetLogFilterRequest, _sidecar_service_pb2.SetLogFilterResponse]  # type: ignore[assignment]
+    """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+    its end.
+
+    Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+    """
     Drain: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]  # type: ignore[assignment]
     """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
     `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
@@ -69,7 +89,29 @@ class SidecarServiceAsyncStub(SidecarServiceStub):
     """
 
 class SidecarServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Operations on a sidecar as a whole, for process managers."""
+    """Operations on a sidecar as a whole, for process managers and operators."""
+
+    @_abc_1.abstractmethod
+    def GetStatus(
+        self,
+        request: _sidecar_service_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sidecar_service_pb2.GetStatusResponse, _abc.Awaitable[_sidecar_service_pb2.GetStatusResponse]]:
+        """The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
+        the registry.
+        """
+
+    @_abc_1.abstractmethod
+    def SetLogFilter(
+        self,
+        request: _sidecar_service_pb2.SetLogFilterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sidecar_service_pb2.SetLogFilterResponse, _abc.Awaitable[_sidecar_service_pb2.SetLogFilterResponse]]:
+        """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+        its end.
+
+        Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+        """
 
     @_abc_1.abstractmethod
     def Drain(
