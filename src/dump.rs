@@ -51,7 +51,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> 
     if bound.ip().is_loopback() {
         info!(address = %bound, "answering the dump command");
     } else {
-        warn!(address = %bound, "answering the dump command without authentication: every machine that reaches this address can read all jobs");
+        warn!(event = "LISTENER_OPEN", address = %bound, "answering the dump command without authentication: every machine that reaches this address can read all jobs");
     }
     Ok((bound, listener))
 }
@@ -70,7 +70,7 @@ pub async fn serve(listener: TcpListener, shared: Shared, mut stop: watch::Recei
                 Ok((stream, peer)) => connections.push(converse(stream, peer, shared.clone(), Arc::clone(&turns)).boxed()),
                 Err(error) => {
                     if let Verdict::Log(left_out) = failures.admit((), shared.clock.now().mono) {
-                        warn!(%error, left_out, "cannot accept a connection for the dump command");
+                        warn!(event = "ACCEPT_FAILED", %error, left_out, "cannot accept a connection for the dump command");
                     }
                     sleep(ACCEPT_PAUSE).await;
                 }
@@ -89,13 +89,13 @@ async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared, turns
     let Some(job) = job else { return debug!(%peer, "no dump: not a request") };
     // The semaphore is never closed.
     let Ok(Ok(_turn)) = timeout(TURN_TIME, turns.acquire()).await else {
-        return warn!(%peer, job.name = %job, "no dump: other requests are in progress; try again later");
+        return warn!(event = "DUMP_FAILED", %peer, job.name = %job, "no dump: other requests are in progress; try again later");
     };
     let text = match timeout(SNAPSHOT_TIME, answer(&job, &shared)).await {
         Ok(Ok(text)) => text,
-        Ok(Err(reason)) => return warn!(%peer, job.name = %job, reason, "no dump"),
+        Ok(Err(reason)) => return warn!(event = "DUMP_FAILED", %peer, job.name = %job, reason, "no dump"),
         Err(_) => {
-            return warn!(%peer, job.name = %job, "no dump: the registry did not answer within {SNAPSHOT_TIME:?}");
+            return warn!(event = "DUMP_FAILED", %peer, job.name = %job, "no dump: the registry did not answer within {SNAPSHOT_TIME:?}");
         }
     };
     let written = async {

@@ -25,7 +25,7 @@ pub fn folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
     let mode = fs::metadata(folder)?.permissions().mode();
     if lets_others_in(mode) {
-        warn!(
+        warn!(event = "FILE_OPEN",
             folder = %folder.display(),
             mode = shown(mode),
             "other users may look into this folder; run `chmod {FOLDER_MODE:o}` on it, unless they need it"
@@ -55,7 +55,7 @@ pub fn close_to_others(path: &Path, file: &File) -> io::Result<()> {
     if lets_others_in(mode)
         && let Err(error) = file.set_permissions(Permissions::from_mode(FILE_MODE))
     {
-        warn!(
+        warn!(event = "FILE_OPEN",
             file = %path.display(),
             mode = shown(mode),
             %error,

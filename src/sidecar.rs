@@ -255,7 +255,7 @@ impl Sidecar {
             Admission::new(&config.allow, geteuid().as_raw(), has_token).with_certificates(&config.tls_allow);
         if !has_token && let Some(any) = config.allow.iter().find(|allowed| allowed.who == Who::AnyLocalUser)
         {
-            warn!(
+            warn!(event = "LISTENER_OPEN",
                 roles = %any.roles,
                 "every user of this machine may call this sidecar, because `allow` has `any-local-user`"
             );
@@ -329,7 +329,7 @@ impl Sidecar {
             () = becomes(&mut hurry, true) => self.drain_until(clock.now().mono).await,
         };
         for (job, instance) in &drained.remaining {
-            warn!(
+            warn!(event = "INSTANCE_NOT_LEFT",
                 job.name = %job,
                 instance.id = %instance,
                 "the instance has not left in time: the registry does not answer, or an application without a stream may \
@@ -363,12 +363,14 @@ fn warn_of_open_doors(config: &Config) {
     let has_password = config.digest.is_some() || files.digest.is_some();
     if files.ca.is_none() && (has_password || files.sasl.is_some()) {
         warn!(
+            event = "DIGEST_IN_CLEAR",
             "the password for ZooKeeper is sent over an unencrypted connection; `zookeeper_ca` encrypts it"
         );
     }
     let has_user = has_password || files.sasl.is_some() || files.kerberos.is_some();
     if files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto {
         warn!(
+            event = "NODES_WORLD_WRITABLE",
             "every client of ZooKeeper may change the sidecar's nodes: a certificate alone gives them no owner; set \
              `zookeeper_acl` to `open`, to `creator`, or to a list"
         );
@@ -412,7 +414,10 @@ fn open_state_file(
             StateFile::open(folder, Place { registry, namespace, instance_ip: config.instance_ip }, clock)
         }
         Some(_) => {
-            warn!("the state directory has no effect: the embedded registry ends with its process");
+            warn!(
+                event = "STATE_IGNORED",
+                "the state directory has no effect: the embedded registry ends with its process"
+            );
             Ok((StateFile::none(), None))
         }
         None => Ok((StateFile::none(), None)),
@@ -467,7 +472,7 @@ async fn listen(
     match missing {
         Some(failed) if listeners.is_empty() => Err(failed),
         Some(failed) => {
-            warn!("{failed}; serving on the other address only");
+            warn!(event = "ADDRESS_NOT_SERVED", "{failed}; serving on the other address only");
             Ok(listeners)
         }
         None => Ok(listeners),
@@ -580,9 +585,9 @@ async fn serve(
     tokio::select! {
         biased; // A connection that has ended by itself is not cut off.
         served = server::serve(router, connections, stopped) => if let Err(error) = served {
-            error!(%error, "a listener has failed");
+            error!(event = "LISTENER_FAILED", %error, "a listener has failed");
         },
-        () = over => warn!("a client keeps its connection open; not waiting for it"),
+        () = over => warn!(event = "CONNECTION_NOT_ENDED", "a client keeps its connection open; not waiting for it"),
     }
 }
 

@@ -49,7 +49,7 @@ impl LogRefusals {
         }
         let kind = (self.methods.get(method).cloned(), i32::from(code));
         if self.log.admits(&kind) {
-            warn!(method = %Excerpt::of(method), ?code, message = %message(), "call refused");
+            warn!(event = "CALL_REFUSED", method = %Excerpt::of(method), ?code, message = %message(), "call refused");
         }
     }
 }
@@ -57,7 +57,13 @@ impl LogRefusals {
 fn log_left_out(kind: Option<&Kind>, left_out: u64) {
     let method = kind.and_then(|(method, _)| method.as_deref()).unwrap_or("other");
     let code = kind.map(|(_, code)| Code::from_i32(*code));
-    warn!(method, ?code, left_out, "calls refused: and {left_out} more like it in the last {PAUSE:?}");
+    warn!(
+        event = "CALLS_REFUSED_AGAIN",
+        method,
+        ?code,
+        left_out,
+        "calls refused: and {left_out} more like it in the last {PAUSE:?}"
+    );
 }
 
 /// The paths of the methods of Sidekeeper's services and of health. Reflection is not among them: it refuses

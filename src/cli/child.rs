@@ -81,7 +81,7 @@ impl Child {
     /// Sends a signal to the command.
     pub(super) fn signal(&self, signal: Signal) {
         if let Err(error) = kill(self.pid, signal) {
-            tracing::warn!(%signal, %error, "cannot pass a signal on to the command");
+            tracing::warn!(event = "COMMAND_NOT_SIGNALLED", %signal, %error, "cannot pass a signal on to the command");
         }
     }
 }
@@ -125,7 +125,7 @@ fn reap(child: &Child) -> Option<i32> {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return code,
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot wait for the command");
+                tracing::warn!(event = "COMMAND_NOT_AWAITED", %error, "cannot wait for the command");
                 return code;
             }
         }

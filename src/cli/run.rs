@@ -111,7 +111,7 @@ pub(super) struct CreatedDirectory(PathBuf);
 impl Drop for CreatedDirectory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the directory of the socket");
+            tracing::warn!(event = "SOCKET_NOT_REMOVED", path = %self.0.display(), %error, "cannot remove the directory of the socket");
         }
     }
 }

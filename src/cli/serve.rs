@@ -78,7 +78,7 @@ pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {
             biased; // A finished drain comes before a request to hurry.
             () = &mut drained => break,
             signal = stop.next() => {
-                tracing::warn!(signal, "second signal: executions are cancelled");
+                tracing::warn!(event = "SECOND_SIGNAL", signal, "second signal: executions are cancelled");
                 hurry.send_replace(true);
             }
         }

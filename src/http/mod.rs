@@ -50,7 +50,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> 
     if bound.ip().is_loopback() {
         info!(address = %bound, "answering probes and scrapes");
     } else {
-        warn!(address = %bound, "answering probes and scrapes without authentication: every machine that reaches this address can read the names and numbers of jobs");
+        warn!(event = "LISTENER_OPEN", address = %bound, "answering probes and scrapes without authentication: every machine that reaches this address can read the names and numbers of jobs");
     }
     Ok((bound, listener))
 }
@@ -75,7 +75,7 @@ pub async fn serve(
                 Ok((stream, peer)) => connections.push(converse(stream, peer, answers.clone(), Arc::clone(&hosts)).boxed()),
                 Err(error) => {
                     if let Verdict::Log(left_out) = failures.admit((), clock.now().mono) {
-                        warn!(%error, left_out, "cannot accept a connection for probes and scrapes");
+                        warn!(event = "ACCEPT_FAILED", %error, left_out, "cannot accept a connection for probes and scrapes");
                     }
                     sleep(ACCEPT_PAUSE).await;
                 }

@@ -104,7 +104,12 @@ enum Refusal {
 }
 
 fn log_left_out(refusal: Option<&Refusal>, left_out: u64) {
-    warn!(?refusal, left_out, "connections refused: and {left_out} more like it in the last {PAUSE:?}");
+    warn!(
+        event = "CONNECTIONS_REFUSED_AGAIN",
+        ?refusal,
+        left_out,
+        "connections refused: and {left_out} more like it in the last {PAUSE:?}"
+    );
 }
 
 impl Connections {
@@ -152,13 +157,13 @@ impl Connections {
             }
             Decision::Refuse(why) => {
                 if self.log.admits(&Refusal::Stranger(origin.uid())) {
-                    warn!("a connection is for health checks only: {why}");
+                    warn!(event = "CONNECTION_REFUSED", "a connection is for health checks only: {why}");
                 }
                 Some(HealthOnly::Stranger(why.into()))
             }
             Decision::Close(why) => {
                 if self.log.admits(&Refusal::Unknown) {
-                    warn!("a connection is closed at once: {why}");
+                    warn!(event = "CONNECTION_REFUSED", "a connection is closed at once: {why}");
                 }
                 return None;
             }
@@ -174,6 +179,7 @@ impl Connections {
                 None => {
                     if self.log.admits(&Refusal::Full) {
                         warn!(
+                            event = "CONNECTION_LIMIT",
                             connections,
                             for_health,
                             "a connection is closed at once: the limits of connections and of those for health checks \
@@ -185,7 +191,7 @@ impl Connections {
             },
         };
         if matches!(health_only, Some(HealthOnly::Full(_))) && self.log.admits(&Refusal::HealthOnly) {
-            warn!(
+            warn!(event = "CONNECTION_LIMIT",
                 connections,
                 for_each_caller = self.bound.each(),
                 %caller,
@@ -210,7 +216,10 @@ impl Connections {
             Given::Back(connection) => Some(connection),
             Given::Closed => {
                 if self.log.admits(&Refusal::Full) {
-                    warn!("a connection is closed at once: too many of its caller wait to be served");
+                    warn!(
+                        event = "CONNECTION_LIMIT",
+                        "a connection is closed at once: too many of its caller wait to be served"
+                    );
                 }
                 None
             }
@@ -246,7 +255,7 @@ impl Accept {
                         }
                         Incoming::Broken(why) => {
                             if self.connections.log.admits(&Refusal::Broken) {
-                                warn!("a connection is closed at once: {why}");
+                                warn!(event = "CONNECTION_REFUSED", "a connection is closed at once: {why}");
                             }
                         }
                     }
@@ -267,11 +276,11 @@ impl Accept {
     fn warn(&self, error: &io::Error) {
         if !is_exhausted(error) {
             if self.connections.log.admits(&Refusal::Failed) {
-                warn!(%error, "cannot accept a connection; trying again");
+                warn!(event = "ACCEPT_FAILED", %error, "cannot accept a connection; trying again");
             }
         } else if self.connections.log.admits(&Refusal::Exhausted) {
             let descriptors_max = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
-            warn!(
+            warn!(event = "DESCRIPTORS_EXHAUSTED",
                 %error,
                 descriptors_max,
                 "connections are closed at once: the system gives no more descriptors; raise the limit (`ulimit -n`, \

@@ -107,14 +107,18 @@ impl<C> Open<C> {
         let run = move || {
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(task),
-                Err(error) => error!(%error, "cannot serve other users: no runtime"),
+                Err(error) => {
+                    error!(event = "LANE_NOT_STARTED", %error, "cannot serve other users: no runtime")
+                }
             }
             drop(end);
         };
         let started = thread::Builder::new().name("lane".to_owned()).stack_size(STACK_SIZE).spawn(run);
         match started {
             Ok(_) => self.threads.push(ended),
-            Err(ref error) => error!(%error, "cannot start a thread for other users"),
+            Err(ref error) => {
+                error!(event = "LANE_NOT_STARTED", %error, "cannot start a thread for other users")
+            }
         }
         started.is_ok()
     }

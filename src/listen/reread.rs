@@ -45,7 +45,7 @@ pub(super) async fn keep<T, R, F>(
             }
             Err(reason) if known_fault.as_ref() == Some(&reason) => {}
             Err(reason) => {
-                warn!(
+                warn!(event = "CREDENTIALS_NOT_READ",
                     path = %place,
                     reason,
                     "{what} cannot be read again: those that were read before stay in force"

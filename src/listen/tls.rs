@@ -119,7 +119,7 @@ impl TlsFiles {
                 if let Some(end) = reminder.due(UnixTime::now(), |soon| pem::expires_before(&tls.chain, soon))
                 {
                     let (path, expires) = (files.cert.display(), pem::moment(end));
-                    warn!(%path, expires, "renew the certificate of TLS: from then on no caller accepts it; the sidecar needs no restart");
+                    warn!(event = "CERT_EXPIRES", %path, expires, "renew the certificate of TLS: from then on no caller accepts it; the sidecar needs no restart");
                 }
                 Ok(tls)
             }

@@ -80,7 +80,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Err(error) = remove_if(&self.path, self.id) {
-            warn!(path = %self.path.display(), %error, "cannot remove the file of the socket");
+            warn!(event = "SOCKET_NOT_REMOVED", path = %self.path.display(), %error, "cannot remove the file of the socket");
         }
     }
 }

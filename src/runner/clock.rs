@@ -169,7 +169,7 @@ impl AlarmHandle {
             .stack_size(64 * 1024)
             .spawn(move || thread.run());
         if let Err(error) = spawned {
-            tracing::error!(%error, "cannot start the alarm thread; nothing will fire");
+            tracing::error!(event = "ALARM_NOT_STARTED", %error, "cannot start the alarm thread; nothing will fire");
         }
         let boottime = boottime_clock().map(|clock| Boottime { clock, start: shared.start });
         Self { shared, boottime, runtime: Handle::try_current().ok() }

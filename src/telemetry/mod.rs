@@ -105,7 +105,7 @@ impl Telemetry {
         if let Some(provider) = self.provider
             && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
         {
-            tracing::warn!(%error, "the last traces were not exported");
+            tracing::warn!(event = "TRACES_NOT_EXPORTED", %error, "the last traces were not exported");
         }
     }
 }

@@ -266,6 +266,41 @@ fn op_9_each_code_has_a_section_that_explains_it_and_a_test_that_finds_it() {
     none(&problems);
 }
 
+/// The arguments of the warnings and errors that a source file logs, each up to its message.
+fn warnings(file: &File) -> Vec<String> {
+    let text = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let begins = ["warn!(", "error!("];
+    let sites = begins.iter().flat_map(|begin| text.match_indices(begin));
+    let sites = sites
+        .filter(|(at, _)| !text[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '_'));
+    sites.map(|(at, begin)| text[at + begin.len()..].trim_start().chars().take(80).collect()).collect()
+}
+
+#[test]
+fn op_9_each_warning_and_error_has_an_event_that_the_documentation_explains() {
+    let page = read("docs/log-events.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let explained: BTreeSet<_> = rows.map(|(code, _)| code.to_owned()).collect();
+    let mut logged = BTreeSet::new();
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust_source() && !file.path.ends_with("tests.rs")) {
+        for site in warnings(file) {
+            let code = site.strip_prefix("event = \"").and_then(|rest| rest.split_once('"'));
+            match code {
+                Some((code, _)) => {
+                    logged.insert(code.to_owned());
+                }
+                None => problems.push(format!("{}: give this line an `event` first: {site}", file.path)),
+            }
+        }
+    }
+    assert!(logged.len() > 40, "{logged:?}");
+    for code in logged.symmetric_difference(&explained) {
+        problems.push(format!("docs/log-events.md and the source: only one of them has {code}"));
+    }
+    none(&problems);
+}
+
 #[test]
 fn architecture_shows_every_room() {
     let map = read("ARCHITECTURE.md");

@@ -347,6 +347,7 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
                 let reason = shared.trouble(&error);
                 if failures.is_multiple_of(LOGGED_AGAIN) {
                     tracing::error!(
+                        event = "DISK_FULL",
                         nodes = nodes.len(),
                         "{reason}; until then nothing starts, and the sidecar is not ready"
                     );
@@ -364,7 +365,11 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
                 answer(late, &Err(reason));
                 if stop {
                     let lost = shared.pending().nodes.len();
-                    tracing::error!(nodes = lost, "the process ends, and these changes are not written");
+                    tracing::error!(
+                        event = "CHANGES_NOT_WRITTEN",
+                        nodes = lost,
+                        "the process ends, and these changes are not written"
+                    );
                 }
             }
         }
@@ -393,7 +398,7 @@ fn open_whole(path: &FilePath, open: &OpenDatabase) -> Result<Database, redb::Er
     let mut database = open(path)?;
     // redb compares checksums only here. Without it, a damaged byte of a node would be accepted.
     if !database.check_integrity()? {
-        tracing::warn!(
+        tracing::warn!(event = "DATA_REPAIRED",
             file = %path.display(),
             "the registry's file was damaged and has been repaired; the last writes may be missing"
         );

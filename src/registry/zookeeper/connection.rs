@@ -223,6 +223,7 @@ async fn renewed(checked: &Checked, shown: &Arc<Presented>) {
         known = checked.credentials.changed(&known).await;
         match look::find(checked, &known).await {
             Err(NoServer::Refused(reason)) => tracing::warn!(
+                event = "REGISTRY_AUTH_FAILED",
                 reason,
                 "the new credentials for ZooKeeper are refused: the connection goes on with those before"
             ),

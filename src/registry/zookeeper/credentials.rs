@@ -150,6 +150,7 @@ impl Credentials {
                 Err(reason) if known_fault.as_ref() == Some(&reason) => {}
                 Err(reason) => {
                     tracing::warn!(
+                        event = "CREDENTIALS_NOT_READ",
                         reason,
                         "the credentials for ZooKeeper cannot be read again: those that were read before stay in force"
                     );
@@ -214,7 +215,7 @@ impl Credentials {
         let (Some(tls), Some(file)) = (&presented.tls, &self.files.cert) else { return };
         if let Some(end) = self.reminder.due(UnixTime::now(), |soon| tls.expires_before(soon)) {
             let (path, expires) = (file.display(), moment(end));
-            tracing::warn!(
+            tracing::warn!(event = "CERT_EXPIRES",
                 %path,
                 expires,
                 "renew the client certificate for ZooKeeper: from then on servers refuse it; the sidecar needs no restart"

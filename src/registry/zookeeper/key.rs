@@ -45,7 +45,7 @@ pub(super) async fn of(
             Some(SessionKey { id: SessionId(session.id().0), password, timeout: session_timeout })
         }
         Err(error) => {
-            tracing::warn!(session = %session.id(), %error, "the session's password cannot be read");
+            tracing::warn!(event = "SESSION_NOT_KEPT", session = %session.id(), %error, "the session's password cannot be read");
             None
         }
     }

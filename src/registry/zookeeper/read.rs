@@ -198,7 +198,7 @@ impl Closed {
     /// Logs one warning for all of them.
     fn warn(self) {
         if let Some(path) = self.first {
-            tracing::warn!(%path, count = self.count, "nodes may not be read and count as missing; check their access lists");
+            tracing::warn!(event = "REGISTRY_NO_PERMISSION", %path, count = self.count, "nodes may not be read and count as missing; check their access lists");
         }
     }
 }

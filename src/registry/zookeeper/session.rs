@@ -118,6 +118,7 @@ impl Shared {
             self.checked.limit.answered(bytes);
         } else if let Some(limit) = self.checked.limit.broke(bytes, connection) {
             warn!(
+                event = "REQUEST_TOO_LARGE",
                 bytes = limit,
                 "the servers break the connection for requests of this size; transactions are split from now on: raise \
                  `jute.maxbuffer` of the servers"

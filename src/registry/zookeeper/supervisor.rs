@@ -107,7 +107,10 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
             Ok(connection) => return Some(connection),
             Err(OpenError::Client(zk::Error::SessionExpired)) => return None,
             Err(OpenError::Client(zk::Error::AuthFailed)) => {
-                tracing::warn!("ZooKeeper refuses our authentication; the session is given up");
+                tracing::warn!(
+                    event = "REGISTRY_AUTH_FAILED",
+                    "ZooKeeper refuses our authentication; the session is given up"
+                );
                 return None;
             }
             Err(OpenError::Client(error)) => {
@@ -115,7 +118,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
             }
             Err(OpenError::Refused(reason)) => {
                 if known_refusal.replace(reason.clone()).is_none_or(|known| known != reason) {
-                    tracing::warn!(reason, "cannot connect with ZooKeeper");
+                    tracing::warn!(event = "REGISTRY_UNREACHABLE", reason, "cannot connect with ZooKeeper");
                 }
                 pause = REFUSED_PAUSE;
             }

@@ -46,6 +46,7 @@ impl NodeFollower {
                 Err(zk::Error::NoNode) => break,
                 Err(zk::Error::NoAuth) => {
                     tracing::warn!(
+                        event = "REGISTRY_NO_PERMISSION",
                         path,
                         "a node may not be read and counts as missing; check its access list"
                     );

@@ -273,8 +273,10 @@ async fn remove_at_once(
         }
     }
     let own = ExtensionPaths::new(root, job);
-    let of_job = delete_below(&**session, job, paths.root()).await?;
-    Ok(of_job.saturating_add(delete_below(&**session, job, own.root()).await?))
+    // The first step proves that the configuration is still the one that the operator has seen.
+    let seen = config.map(|node| Operation::Check { path: paths.config(), version: Some(node.stat.version) });
+    let of_job = delete_below(&**session, job, paths.root(), seen).await?;
+    Ok(of_job.saturating_add(delete_below(&**session, job, own.root(), None).await?))
 }
 
 /// The meaning of each node of a job.
@@ -292,8 +294,13 @@ fn running(paths: &JobPaths, nodes: &[Node]) -> usize {
     places(paths, nodes).filter(|place| matches!(place, Place::Running(_))).count()
 }
 
-/// Deletes a node and all below it, children before their parents.
-async fn delete_below(session: &dyn Session, job: &JobName, top: &Path) -> Result<usize, ChangeError> {
+/// Deletes a node and all below it, children before their parents. `guard`: the first step of the first transaction.
+async fn delete_below(
+    session: &dyn Session,
+    job: &JobName,
+    top: &Path,
+    mut guard: Option<Operation>,
+) -> Result<usize, ChangeError> {
     let failed = |error| ChangeError::Failed { job: job.clone(), error };
     let (mut deleted, mut attempt) = (0_usize, 0);
     loop {
@@ -303,15 +310,22 @@ async fn delete_below(session: &dyn Session, job: &JobName, top: &Path) -> Resul
         }
         let mut rest = nodes.iter().rev().peekable();
         while rest.peek().is_some() {
-            let (mut transaction, mut bytes) = (Transaction::new(), 0_usize);
+            let mut transaction: Transaction = guard.iter().cloned().collect();
+            let mut bytes = 0_usize;
             while let Some(node) = rest.next_if(|_| bytes < TRANSACTION_BYTES_MAX) {
                 let delete = Operation::delete(node.path.clone());
                 bytes = bytes.saturating_add(delete.wire_size());
                 transaction.push(delete);
             }
-            let count = transaction.len();
+            let count = transaction.len().saturating_sub(guard.iter().len());
             match session.commit(transaction).await.map_err(|failure| failure.error) {
-                Ok(_) => deleted = deleted.saturating_add(count),
+                Ok(_) => {
+                    deleted = deleted.saturating_add(count);
+                    guard = None;
+                }
+                Err(last @ Error::BadVersion(_)) => {
+                    return Err(ChangeError::Changing { job: job.clone(), last });
+                }
                 Err(last @ (Error::NoNode(_) | Error::NotEmpty(_))) => {
                     attempt += 1;
                     if attempt == ATTEMPTS_MAX {

@@ -35,7 +35,7 @@ pub(super) fn elect(
         Box::pin(async move {
             // The picture shows whether this instance is the leader now. A node of another leader is no failure.
             held.await.map(drop).map_err(|error| {
-                warn!(%error, "the election failed");
+                warn!(event = "ELECTION_FAILED", %error, "the election failed");
                 error.to_string()
             })
         })
@@ -58,7 +58,7 @@ pub(super) fn take_over(
             // The picture shows which items this instance has taken over. A node of another instance is no failure.
             Ok(_) => Input::TookOver(read.await),
             Err(error) => {
-                warn!(%error, "the takeover of items failed");
+                warn!(event = "TAKEOVER_FAILED", %error, "the takeover of items failed");
                 Input::TookOver(Err(error.to_string()))
             }
         }

@@ -49,7 +49,7 @@ pub(super) fn event(now: Now, event: &Event) {
 /// Logs what is wrong with a node.
 pub(super) fn problem(problem: &Problem) {
     let (path, message) = problem.excerpt();
-    warn!(%path, "{message}");
+    warn!(event = "NODE_PROBLEM", %path, "{message}");
 }
 
 /// Logs what becomes of an execution that has failed.
@@ -59,10 +59,10 @@ pub(super) fn retry(item: Item, news: RetryNews) {
             info!(%item, attempt, of, ?pause, "an execution failed and will be tried again");
         }
         RetryNews::Dropped { attempt, why } => {
-            warn!(%item, attempt, why, "an execution that failed is not tried again");
+            warn!(event = "RETRY_DROPPED", %item, attempt, why, "an execution that failed is not tried again");
         }
         RetryNews::GivenUp { attempts } => {
-            warn!(%item, attempts, "an execution failed for the last time and is given up");
+            warn!(event = "RETRIES_EXHAUSTED", %item, attempts, "an execution failed for the last time and is given up");
         }
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn lock_wait(item: Item, wait: &LockWait, is_new: bool) {
             info!(%item, lock, holder, "an execution waits for the lock of its item");
         }
         LockWait::GivenUp { lock, after } => {
-            warn!(%item, lock, ?after, "an execution does not begin: the lock of its item was not free in time");
+            warn!(event = "ITEM_LOCK_NOT_FREE", %item, lock, ?after, "an execution does not begin: the lock of its item was not free in time");
         }
         LockWait::Behind { .. } | LockWait::Over => {}
     }
@@ -94,7 +94,7 @@ impl Refusals {
         if lasts(&error.error)
             && let Some(left_out) = self.admit(now)
         {
-            warn!(%purpose, %error, left_out, "the registry refuses to record this; it is tried again");
+            warn!(event = "REGISTRY_REFUSES", %purpose, %error, left_out, "the registry refuses to record this; it is tried again");
         }
     }
 

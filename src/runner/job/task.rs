@@ -250,6 +250,7 @@ impl Task {
                 // An application on a connection that works answers each ping, and there is one in each half of the time.
                 if silent_for >= self.silent_after / 4 * 3 {
                     warn!(
+                        event = "APPLICATION_SILENT",
                         ?silent_for,
                         "the application did not answer, so its connection was closed: it is stopped, or busy for too long, \
                          or cut off (see silent_application_timeout)"
@@ -437,7 +438,7 @@ impl Task {
             Effect::Warn(problem) => log::problem(&problem),
             Effect::Skipped { item, scheduled } => {
                 self.measure.skipped();
-                warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
+                warn!(event = "FIRE_SKIPPED", %item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
             Effect::Retry(item, news) => {
                 self.measure.retry(news);
@@ -494,7 +495,7 @@ impl Task {
         let Identity { job, instance, .. } = &self.identity;
         if let Some((message, left_out)) = self.outcomes.record(now, job, instance, item, outcome) {
             let left_out = (left_out > 0).then_some(left_out);
-            warn!(%item, left_out, "an execution failed: {message}");
+            warn!(event = "EXECUTION_FAILED", %item, left_out, "an execution failed: {message}");
         }
     }
 
@@ -515,7 +516,10 @@ impl Task {
         let items = self.participant.items_max();
         let Some(waiting) = self.backlog.slow(now.mono, self.slow_after, items) else { return };
         self.meters.slow_reader();
-        warn!(waiting, "the application does not read its events; it is detached");
+        warn!(
+            event = "APPLICATION_SLOW",
+            waiting, "the application does not read its events; it is detached"
+        );
         self.backlog.close(StreamEnd::SlowApplication(self.slow_after));
         self.step(now, vec![Input::Detached]);
     }

@@ -145,7 +145,7 @@ impl Locks {
             // The leader leads on with its value. If it cannot be written, the node is lost with the session.
             let value = HandOver::read(&leader.data).value;
             if let Err(error) = session.commit(vec![Operation::set(own.clone(), value)]).await {
-                tracing::warn!(path = %own, error = %error.error, "the value of the leader cannot be restored");
+                tracing::warn!(event = "LEADER_VALUE_NOT_RESTORED", path = %own, error = %error.error, "the value of the leader cannot be restored");
             }
         }
         result

@@ -104,7 +104,7 @@ impl Locks {
         match self.session()?.commit(vec![Operation::delete(node.clone())]).await.map_err(|error| error.error)
         {
             Ok(_) => {
-                tracing::warn!(%node, "an operator has deleted a contender's node");
+                tracing::warn!(event = "LOCK_BROKEN", %node, "an operator has deleted a contender's node");
                 Ok(())
             }
             Err(Error::NoNode(_)) => Err(LockError::Free(format!(

@@ -372,7 +372,7 @@ impl Task {
             }
             Event::Lost(reason) => {
                 self.held.send_replace(None);
-                warn!(lock = %self.lock.lock(), ?reason, "lock lost");
+                warn!(event = "LOCK_LOST", lock = %self.lock.lock(), ?reason, "lock lost");
             }
             Event::Waiting { .. }
             | Event::NoAnswer
@@ -388,7 +388,7 @@ impl Task {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.events.try_send(event)
             && !is_renewal
         {
-            warn!(lock = %self.lock.lock(), "the application does not read the events of its lock, and loses the lock");
+            warn!(event = "APPLICATION_SLOW", lock = %self.lock.lock(), "the application does not read the events of its lock, and loses the lock");
             self.has_left = true;
             self.in_flight.push(Box::pin(std::future::ready((Part::Queue, Input::Left))));
         }

@@ -117,7 +117,7 @@ pub async fn keep(
                 }
                 state_file.set_session(None).await;
                 meters.session_lost();
-                warn!(session = %session.id(), "session lost");
+                warn!(event = "SESSION_LOST", session = %session.id(), "session lost");
                 if reason == End::GivenUp {
                     // The applications hear of the loss now, and have the margin to stop their executions. Their items
                     // are free only when the session ends.
@@ -133,7 +133,7 @@ pub async fn keep(
                 let now = clock.now().mono;
                 trouble.send_replace(format!("{}: {error}", registry.describe()));
                 if logged.is_none_or(|logged| now >= logged.saturating_add(LOG_INTERVAL)) {
-                    warn!(%error, "no session with the registry; the sidecar tries to open one until it succeeds");
+                    warn!(event = "REGISTRY_UNREACHABLE", %error, "no session with the registry; the sidecar tries to open one until it succeeds");
                     logged = Some(now);
                 }
                 let until_next = if matches!(error, Error::AuthRefused(_)) { PAUSE_REFUSED } else { pause };
@@ -202,7 +202,7 @@ async fn open(
                 }
                 Err(error) => {
                     // All contenders would wait behind these nodes for as long as the session lives.
-                    warn!(%error, "the latches and locks of the former process cannot be removed; its session is given up");
+                    warn!(event = "FORMER_SESSION_GIVEN_UP", %error, "the latches and locks of the former process cannot be removed; its session is given up");
                     session.close().await;
                 }
             }

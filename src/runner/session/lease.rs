@@ -106,7 +106,7 @@ impl LeaseKeeper {
                 never = &mut proving => match never {},
             }
             if clock.now().mono >= until {
-                tracing::warn!(session = %id, "the session could not be proven alive in time; it is given up");
+                tracing::warn!(event = "SESSION_NOT_PROVEN", session = %id, "the session could not be proven alive in time; it is given up");
                 return;
             }
             let since = proven.borrow_and_update().since.unwrap_or_default();

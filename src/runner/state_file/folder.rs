@@ -30,7 +30,7 @@ impl Drop for Folder {
     /// To close the file is not enough: a process that is being started has a copy of it until it executes its program.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
-            warn!(folder = %self.path.display(), %error, "the state directory stays locked until the process ends");
+            warn!(event = "STATE_LOCK_KEPT", folder = %self.path.display(), %error, "the state directory stays locked until the process ends");
         }
     }
 }
@@ -61,7 +61,7 @@ impl Storage for Folder {
         let storing = tokio::task::spawn_blocking(move || {
             match text {
             Some(text) => replace(&folder, &text).or_else(|error| {
-                warn!(folder = %folder.display(), %error, "the state file cannot be written, so it is removed");
+                warn!(event = "STATE_NOT_WRITTEN", folder = %folder.display(), %error, "the state file cannot be written, so it is removed");
                 remove(&folder)
             }),
             None => remove(&folder),

@@ -75,7 +75,12 @@ impl StateFile {
     pub fn on(storage: Arc<dyn Storage>, place: Place, clock: &Clock) -> (Self, Option<FormerProcess>) {
         let left = storage.read().and_then(|text| text.map(|text| contents::read(&text, &place)).transpose());
         let former = left.unwrap_or_else(|why| {
-            warn!(file = storage.describe(), why, "what the former process left is ignored");
+            warn!(
+                event = "STATE_IGNORED",
+                file = storage.describe(),
+                why,
+                "what the former process left is ignored"
+            );
             None
         });
         // The file keeps the former session until the session keeper sets another one, or none.
@@ -172,7 +177,10 @@ async fn reach(inner: &Arc<Inner>, revision: u64) {
     let written = std::pin::pin!(write(Arc::clone(inner), revision));
     if let Either::Right(_) = select(written, limit).await {
         let file = inner.storage.describe();
-        warn!(file, "the disk does not answer; the next process may not find this change of the state file");
+        warn!(
+            event = "STATE_NOT_WRITTEN",
+            file, "the disk does not answer; the next process may not find this change of the state file"
+        );
     }
 }
 
@@ -195,7 +203,7 @@ async fn write(inner: Arc<Inner>, revision: u64) {
     inner.clock.clone().spawn(async move {
         match inner.storage.put(text).await {
             Ok(()) => *written = now,
-            Err(error) => warn!(file = inner.storage.describe(), %error, "the state file cannot be removed"),
+            Err(error) => warn!(event = "STATE_NOT_WRITTEN", file = inner.storage.describe(), %error, "the state file cannot be removed"),
         }
         drop(written);
         drop(done);

@@ -265,7 +265,9 @@ impl Task {
             Event::Acquired { token, cause, .. } => {
                 info!(%lock, fencing.token = token.0, ?cause, "sticky lock acquired");
             }
-            Event::Lost { reason, .. } => warn!(%lock, ?reason, "sticky lock lost"),
+            Event::Lost { reason, .. } => {
+                warn!(event = "STICKY_LOCK_LOST", %lock, ?reason, "sticky lock lost")
+            }
             Event::State(_)
             | Event::LeaseRenewed(_)
             | Event::Suspended(_)
@@ -277,7 +279,7 @@ impl Task {
             && !is_renewal
             && !self.has_left
         {
-            warn!(lock = %self.lock.root(), "the application does not read the events of its sticky lock, and its stand ends");
+            warn!(event = "APPLICATION_SLOW", lock = %self.lock.root(), "the application does not read the events of its sticky lock, and its stand ends");
             self.has_left = true;
             self.noticed.push(Input::Left);
         }

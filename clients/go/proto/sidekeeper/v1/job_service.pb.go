@@ -502,7 +502,7 @@ type UpdateJobRequest struct {
 	// The state of the configuration that the caller has seen (`GetJobResponse.etag`). Empty: any, and then changes of others
 	// since it was read are kept only if they are of other fields.
 	Etag string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
-	// Whether only to check the request, and to say what would be changed.
+	// Whether only to check the request, and to name the fields that would be changed.
 	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	// Whether a job without configuration gets `configuration` as a whole; `configuration.job_class` is the class of a job that does
 	// not exist.
@@ -587,7 +587,7 @@ func (x *UpdateJobRequest) GetAllowMissing() bool {
 type UpdateJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the state of the configuration after the call. With `validate_only` the state that was compared: a change with this
-	// `etag` changes exactly what was said.
+	// `etag` changes exactly the fields below.
 	Etag string `protobuf:"bytes,1,opt,name=etag,proto3" json:"etag,omitempty"`
 	// The fields whose values differ, by their names, in the order of `JobConfiguration`. Empty: nothing differs, and nothing is written.
 	ChangedFields []string `protobuf:"bytes,2,rep,name=changed_fields,json=changedFields,proto3" json:"changed_fields,omitempty"`

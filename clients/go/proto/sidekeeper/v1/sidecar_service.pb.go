@@ -435,7 +435,7 @@ func (x *AttachedInstance) GetInstanceId() string {
 	return ""
 }
 
-// What to log.
+// Another log filter.
 type SetLogFilterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The filter, as in the setting `log_level`: `debug`, or `info,sidekeeper::runner=debug`. Empty: that of the setting, at once.
@@ -490,7 +490,7 @@ func (x *SetLogFilterRequest) GetTimeToLive() *durationpb.Duration {
 	return nil
 }
 
-// What is logged now.
+// The log filter in force.
 type SetLogFilterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The filter in force.

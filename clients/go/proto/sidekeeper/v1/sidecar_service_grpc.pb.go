@@ -33,7 +33,7 @@ type SidecarServiceClient interface {
 	// The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
 	// the registry.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+	// Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
 	// its end.
 	//
 	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
@@ -100,7 +100,7 @@ type SidecarServiceServer interface {
 	// The state of this sidecar: its version, its session with the registry, and the instances that are attached. Answered in each state of
 	// the registry.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+	// Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
 	// its end.
 	//
 	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.

@@ -280,7 +280,7 @@ class UpdateJobRequest(_message.Message):
     since it was read are kept only if they are of other fields.
     """
     validate_only: _builtins.bool
-    """Whether only to check the request, and to say what would be changed."""
+    """Whether only to check the request, and to name the fields that would be changed."""
     allow_missing: _builtins.bool
     """Whether a job without configuration gets `configuration` as a whole; `configuration.job_class` is the class of a job that does
     not exist.
@@ -322,7 +322,7 @@ class UpdateJobResponse(_message.Message):
     DOCUMENT_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
     """Names the state of the configuration after the call. With `validate_only` the state that was compared: a change with this
-    `etag` changes exactly what was said.
+    `etag` changes exactly the fields below.
     """
     document: _builtins.str
     """The configuration after the change, in YAML."""

@@ -230,7 +230,7 @@ Global___AttachedInstance: _TypeAlias = AttachedInstance  # noqa: Y015
 
 @_typing.final
 class SetLogFilterRequest(_message.Message):
-    """What to log."""
+    """Another log filter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,7 +258,7 @@ Global___SetLogFilterRequest: _TypeAlias = SetLogFilterRequest  # noqa: Y015
 
 @_typing.final
 class SetLogFilterResponse(_message.Message):
-    """What is logged now."""
+    """The log filter in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -65,7 +65,7 @@ class SidecarServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetLogFilter(self, request, context):
-        """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+        """Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
         its end.
 
         Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.

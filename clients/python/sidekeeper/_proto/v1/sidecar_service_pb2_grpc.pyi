@@ -38,7 +38,7 @@ class SidecarServiceStub:
     the registry.
     """
     SetLogFilter: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.SetLogFilterRequest, _sidecar_service_pb2.SetLogFilterResponse]
-    """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+    """Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
     its end.
 
     Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
@@ -68,7 +68,7 @@ class SidecarServiceAsyncStub(SidecarServiceStub):
     the registry.
     """
     SetLogFilter: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.SetLogFilterRequest, _sidecar_service_pb2.SetLogFilterResponse]  # type: ignore[assignment]
-    """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+    """Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
     its end.
 
     Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
@@ -107,7 +107,7 @@ class SidecarServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sidecar_service_pb2.SetLogFilterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sidecar_service_pb2.SetLogFilterResponse, _abc.Awaitable[_sidecar_service_pb2.SetLogFilterResponse]]:
-        """Changes what the sidecar logs, for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
+        """Changes the sidecar's log filter for a time: then the setting `log_level` counts again. A later call replaces an earlier one, also
         its end.
 
         Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
