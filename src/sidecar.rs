@@ -57,6 +57,7 @@ use crate::metrics::registry::Metered;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Acl, Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
+use crate::runner::admin::check_deployment::CheckedSettings;
 use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
@@ -228,7 +229,12 @@ impl Sidecar {
                 describe.clone(),
                 (LogFilter::new(&config.log_level), heartbeat.clone()),
             ),
-            diagnostics: Diagnostics::new(shared.clone()),
+            diagnostics: Diagnostics::new(
+                shared.clone(),
+                checked_settings(&config),
+                heartbeat.clone(),
+                drained.clone(),
+            ),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
@@ -357,18 +363,28 @@ impl Sidecar {
     }
 }
 
-/// Warns of settings that leave the password or the nodes open.
-fn warn_of_open_doors(config: &Config) {
+/// The settings that leave the password or the nodes open, and the session's timeout.
+fn checked_settings(config: &Config) -> CheckedSettings {
     let files = &config.credential_files;
     let has_password = config.digest.is_some() || files.digest.is_some();
-    if files.ca.is_none() && (has_password || files.sasl.is_some()) {
+    let has_user = has_password || files.sasl.is_some() || files.kerberos.is_some();
+    CheckedSettings {
+        timeout: config.zookeeper.is_some().then_some(config.session_timeout),
+        has_digest_in_clear: files.ca.is_none() && (has_password || files.sasl.is_some()),
+        has_open_nodes: files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto,
+    }
+}
+
+/// Warns of settings that leave the password or the nodes open.
+fn warn_of_open_doors(config: &Config) {
+    let settings = checked_settings(config);
+    if settings.has_digest_in_clear {
         warn!(
             event = "DIGEST_IN_CLEAR",
             "the password for ZooKeeper is sent over an unencrypted connection; `zookeeper_ca` encrypts it"
         );
     }
-    let has_user = has_password || files.sasl.is_some() || files.kerberos.is_some();
-    if files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto {
+    if settings.has_open_nodes {
         warn!(
             event = "NODES_WORLD_WRITABLE",
             "every client of ZooKeeper may change the sidecar's nodes: a certificate alone gives them no owner; set \

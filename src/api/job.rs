@@ -18,7 +18,7 @@ use crate::proto;
 use crate::proto::job_service_server::JobService;
 use crate::reason::Reason;
 use crate::runner::admin;
-use crate::runner::admin::change_job;
+use crate::runner::admin::change_job::{self, Stop};
 use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
@@ -100,6 +100,51 @@ impl JobService for Jobs {
         };
         let result = result.await;
         audit::record(&caller, "RemoveJob", Excerpt::of(&job_name), &result);
+        result.map(Response::new)
+    }
+
+    async fn stop_instances(
+        &self,
+        request: Request<proto::StopInstancesRequest>,
+    ) -> Result<Response<proto::StopInstancesResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::StopInstancesRequest { job_name, instance_ids, server_ips } = request.into_inner();
+        let result = async {
+            names::check(&caller, &job_name)?;
+            let (job, _) = job_and_items(&job_name, &[]).map_err(|invalid| invalid.to_status())?;
+            let stop = stop_wish(&instance_ids, &server_ips).map_err(|invalid| invalid.to_status())?;
+            self.check_draining()?;
+            let stopped = change_job::stop(self.attachments.shared(), &job, &stop).await;
+            let stopped = stopped.map_err(|error| status::of_change(&error))?;
+            let stopped_instance_ids = stopped.iter().map(ToString::to_string).collect();
+            Ok(proto::StopInstancesResponse { stopped_instance_ids })
+        };
+        let result = result.await;
+        audit::record(&caller, "StopInstances", Excerpt::of(&job_name), &result);
+        result.map(Response::new)
+    }
+
+    async fn remove_servers(
+        &self,
+        request: Request<proto::RemoveServersRequest>,
+    ) -> Result<Response<proto::RemoveServersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::RemoveServersRequest { job_name, server_ips } = request.into_inner();
+        let result = async {
+            names::check(&caller, &job_name)?;
+            let (job, _) = job_and_items(&job_name, &[]).map_err(|invalid| invalid.to_status())?;
+            let servers = read_servers(&server_ips).and_then(|servers| match servers.is_empty() {
+                true => Err(FieldError::new("server_ips", "", &format!("1 to {} addresses", most()))),
+                false => Ok(servers),
+            });
+            let servers = servers.map_err(|error| InvalidRequest(vec![error]).to_status())?;
+            self.check_draining()?;
+            let removed = change_job::remove_servers(self.attachments.shared(), &job, &servers).await;
+            removed.map_err(|error| status::of_change(&error))?;
+            Ok(proto::RemoveServersResponse {})
+        };
+        let result = result.await;
+        audit::record(&caller, "RemoveServers", Excerpt::of(&job_name), &result);
         result.map(Response::new)
     }
 
@@ -298,6 +343,21 @@ fn read_items(items: &[u32]) -> Result<BTreeSet<Item>, FieldError> {
         return Err(FieldError::new("items", &given, &format!("1 to {} items", most())));
     }
     Ok(items.iter().copied().map(Item).collect())
+}
+
+/// The instances of a request to stop.
+fn stop_wish(instance_ids: &[String], server_ips: &[String]) -> Result<Stop, InvalidRequest> {
+    let servers = read_servers(server_ips).map_err(|error| InvalidRequest(vec![error]))?;
+    if instance_ids.len() > most() {
+        let given = format!("{} ids", instance_ids.len());
+        return Err(InvalidRequest(vec![FieldError::new(
+            "instance_ids",
+            &given,
+            &format!("at most {} ids", most()),
+        )]));
+    }
+    let instances = instance_ids.iter().map(|id| InstanceId::from_registry(id.as_str())).collect();
+    Ok(Stop { instances, servers })
 }
 
 fn read_servers(server_ips: &[String]) -> Result<BTreeSet<Ipv4Addr>, FieldError> {

@@ -1,7 +1,9 @@
 //! The service for the programs that start and stop the sidecar.
 
+use std::pin::Pin;
 use std::time::Duration;
 
+use futures::stream::{Stream, unfold};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -20,8 +22,10 @@ use crate::registry::SessionState;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::heartbeat::Heartbeat;
 use crate::runner::lock::registry::Locks;
+use crate::runner::session::current::Current;
 use crate::runner::sticky::registry::StickyLocks;
 use crate::telemetry::log_filter::{FilterError, LogFilter};
+use crate::telemetry::ring;
 
 use super::convert::InvalidRequest;
 use super::event::{duration, timestamp};
@@ -35,6 +39,46 @@ const FILTER_TIME: Duration = Duration::from_secs(15 * 60);
 const FILTER_TIME_MIN: Duration = Duration::from_secs(1);
 /// Long enough for a night. A filter that stays forgotten fills a disk.
 const FILTER_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most of the last lines of the log that a call may ask for: as many as are kept.
+const LINES_MAX: u32 = 10_000;
+/// Lines in a message.
+const LINES_PER_MESSAGE: usize = 500;
+
+/// A place in the log, which moves on.
+struct Tail {
+    /// The number of the next line.
+    number: u64,
+    news: watch::Receiver<u64>,
+    /// Its sender is dropped when the sidecar stops.
+    running: Current,
+    follow: bool,
+}
+
+impl Tail {
+    /// The next lines. `None`: there are no more.
+    async fn next(&mut self) -> Option<proto::TailLogsResponse> {
+        loop {
+            // Before the look, so that no line is missed.
+            self.news.mark_unchanged();
+            let (lines, after) = ring::from(self.number, LINES_PER_MESSAGE);
+            self.number = after;
+            if !lines.is_empty() {
+                let lines = lines.iter().map(|line| line.as_ref().to_owned()).collect();
+                return Some(proto::TailLogsResponse { lines });
+            }
+            if !self.follow {
+                return None;
+            }
+            tokio::select! {
+                biased; // Lines come before the end.
+                // The sender is the process's.
+                _ = self.news.changed() => {}
+                changed = self.running.changed() => changed.ok()?,
+            }
+        }
+    }
+}
 
 /// The service.
 #[derive(Clone)]
@@ -70,6 +114,29 @@ impl SidecarService for Sidecars {
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         Ok(Response::new(self.status(&Caller::of(request.extensions()))))
+    }
+
+    type TailLogsStream = Pin<Box<dyn Stream<Item = Result<proto::TailLogsResponse, Status>> + Send>>;
+
+    async fn tail_logs(
+        &self,
+        request: Request<proto::TailLogsRequest>,
+    ) -> Result<Response<Self::TailLogsStream>, Status> {
+        let caller = Caller::of(request.extensions());
+        let &proto::TailLogsRequest { lines, follow } = request.get_ref();
+        if lines > LINES_MAX {
+            let wrong = FieldError::new("lines", &lines.to_string(), &format!("0 to {LINES_MAX}"));
+            return Err(InvalidRequest(vec![wrong]).to_status());
+        }
+        audit::record(&caller, "TailLogs", "the sidecar", &Ok::<_, Status>(()));
+        let tail = Tail {
+            number: ring::last(lines.into()),
+            news: ring::next(),
+            running: self.attachments.shared().current.clone(),
+            follow,
+        };
+        let lines = unfold(tail, |mut tail| async move { Some((Ok(tail.next().await?), tail)) });
+        Ok(Response::new(Box::pin(lines)))
     }
 
     async fn set_log_filter(

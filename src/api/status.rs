@@ -108,6 +108,7 @@ pub fn of_change(error: &ChangeError) -> Status {
         ChangeError::Form { .. } => Reason::ConfigurationNotEditable,
         ChangeError::Online { .. } => Reason::InstancesOnline,
         ChangeError::StillRunning { .. } => Reason::DrainIncomplete,
+        ChangeError::NoInstance { .. } | ChangeError::NoServer { .. } => Reason::InvalidRequest,
         ChangeError::Changing { .. } => Reason::RegistryChanging,
         ChangeError::Failed { error, .. } => of_registry(error),
     };

@@ -215,7 +215,7 @@ fn in_json(answer: &ExplainJobResponse) -> Value {
     })
 }
 
-fn finding_in_json(finding: &Finding) -> Value {
+pub(super) fn finding_in_json(finding: &Finding) -> Value {
     let Finding { code, severity: _, subject, message, remedy, paths, since, anchor } = finding;
     let subject = match subject.as_ref().and_then(|subject| subject.subject.as_ref()) {
         Some(Subject::JobName(job)) => json!({ "job_name": job }),

@@ -3,9 +3,10 @@
 //! The flags of the settings come from the table in [`crate::config::settings`], so that help texts,
 //! completions and configuration cannot disagree.
 
-mod apply;
 mod cancel;
+mod change_job;
 mod child;
+mod doctor;
 mod drain;
 mod election;
 mod endpoint;
@@ -14,6 +15,7 @@ mod health;
 mod held;
 mod jobs;
 mod lock;
+mod logs;
 mod registry;
 mod run;
 mod serve;
@@ -72,6 +74,11 @@ enum Command {
     ///
     /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
     Status(status::StatusArgs),
+    /// Shows the last lines of a sidecar's log, also those that its log filter leaves out.
+    ///
+    /// The sidecar keeps 10000 lines of level INFO and above in memory. Exit status: 0 if the sidecar has answered, 1 if it refused or could not
+    /// be reached, 75 if another attempt may help.
+    Logs(logs::LogsArgs),
     /// Changes the log filter of one sidecar for a time; then its setting counts again.
     ///
     /// Exit status: 0 if it is changed, 1 if the sidecar refused or could not be reached, 64 if the command line is wrong, 75 if another attempt
@@ -97,6 +104,11 @@ enum Command {
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
     /// reached; 75 if another attempt may help; with `--exit-code` 2 if an item or the job is blocked.
     Explain(explain::ExplainArgs),
+    /// Checks a sidecar, its session with the registry and its settings, and all jobs of the namespace, and names the remedies.
+    ///
+    /// Exit status: 0 if no check found an error, 2 if one did, or with `--strict` a warning; 1 if the sidecar refused or could not be reached,
+    /// 75 if another attempt may help.
+    Doctor(doctor::DoctorArgs),
     /// Makes each online instance of a job fire once, now, independent of its schedule.
     ///
     /// Prints the triggered instances, and does not wait for the executions. Exit status: 0 if the job was
@@ -117,19 +129,24 @@ enum Command {
     /// Absent keys have the defaults of ElasticJob's builder; keys that only other programs know are left out of the comparison. Exit status:
     /// 0 if nothing differs, 2 if something does, 1 if the sidecar refused or could not be reached, 64 if a file is wrong, 75 if another
     /// attempt may help.
-    Diff(apply::DiffArgs),
+    Diff(change_job::DiffArgs),
     /// Makes the configurations of jobs as in files, and creates jobs that do not exist.
     ///
     /// Shows the differences, and asks for a confirmation, unless `--yes` is given. If a job has changed since it was shown, it stays as it is.
     /// Exit status: 0 if all is as in the files now, 1 if the sidecar refused or could not be reached, 3 if nobody has confirmed
     /// it, 64 if a file is wrong, 75 if another attempt may help.
-    Apply(apply::ApplyArgs),
-    /// Removes a job with all its nodes.
+    Apply(change_job::ApplyArgs),
+    /// Stops instances of a job, Java's included. They finish their executions, and leave.
+    ///
+    /// An instance takes part again when its application is started again. Asks for a confirmation, unless `--yes` is given. Exit status: 0 if they
+    /// are stopped, 1 if the sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
+    Stop(change_job::StopArgs),
+    /// Removes a job with all its nodes, or servers of it.
     ///
     /// Asks for a confirmation, unless `--yes` is given. If the job has changed since it was shown, it stays. Exit status: 0 if it is removed, 1 if
     /// the sidecar refused (also because instances are online) or could not be reached, 3 if nobody has confirmed it, 75 if another
     /// attempt may help.
-    Remove(apply::RemoveArgs),
+    Remove(change_job::RemoveArgs),
     /// Cancels the executions of a job in the applications of one sidecar.
     ///
     /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
@@ -302,6 +319,7 @@ impl Cli {
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
             Command::Status(args) => with_runtime(|runtime| runtime.block_on(status::status(args))),
+            Command::Logs(args) => with_runtime(|runtime| runtime.block_on(logs::logs(args))),
             Command::LogLevel(args) => with_runtime(|runtime| runtime.block_on(status::log_level(args))),
             Command::Jobs(args) => with_runtime(|runtime| runtime.block_on(jobs::jobs(args))),
             Command::Job(args) => with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Job))),
@@ -314,10 +332,12 @@ impl Cli {
             Command::Servers(args) => {
                 with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Servers)))
             }
-            Command::Diff(args) => with_runtime(|runtime| runtime.block_on(apply::diff(args))),
-            Command::Apply(args) => with_runtime(|runtime| runtime.block_on(apply::apply(args))),
-            Command::Remove(args) => with_runtime(|runtime| runtime.block_on(apply::remove(args))),
+            Command::Diff(args) => with_runtime(|runtime| runtime.block_on(change_job::diff(args))),
+            Command::Apply(args) => with_runtime(|runtime| runtime.block_on(change_job::apply(args))),
+            Command::Stop(args) => with_runtime(|runtime| runtime.block_on(change_job::stop(args))),
+            Command::Remove(args) => with_runtime(|runtime| runtime.block_on(change_job::remove(args))),
             Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
+            Command::Doctor(args) => with_runtime(|runtime| runtime.block_on(doctor::doctor(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),
             Command::Enable(args) => with_runtime(|runtime| runtime.block_on(switch::enable(args))),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -52,6 +53,8 @@ pub(super) struct RegistryArgs {
 /// A session with a registry.
 pub(super) struct Registry {
     pub(super) session: Arc<dyn Session>,
+    /// The timeout that the command has asked for.
+    pub(super) session_timeout: Duration,
     namespace: Path,
     clock: Clock,
 }
@@ -92,7 +95,7 @@ impl RegistryArgs {
             let code = if may_help { TRY_AGAIN } else { FAILED };
             Failure { code, error: anyhow!("no session with ZooKeeper: {}", printable(&error.to_string())) }
         })?;
-        Ok(Some(Registry { session, namespace, clock }))
+        Ok(Some(Registry { session, session_timeout: config.session_timeout, namespace, clock }))
     }
 }
 

@@ -2,22 +2,27 @@
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
-//! never be exported. [`limiter`] decides which of many similar events get a line, and [`log_filter`] for how long another filter counts.
+//! never be exported. [`limiter`] decides which of many similar events get a line, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
 
 pub mod limiter;
 pub mod log_filter;
+pub mod ring;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use opentelemetry::propagation::{Injector, TextMapPropagator as _};
-use opentelemetry::trace::{TraceContextExt as _, TracerProvider as _};
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState, TracerProvider as _,
+};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use sha2::{Digest as _, Sha256};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
@@ -34,6 +39,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client can make the HTTP/2 library warn as often as it likes. A filter that names `h2` counts instead.
 const QUIET: &str = "h2=error";
+
+/// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
+const FIRE: &[u8] = b"sidekeeper fire";
 
 /// Whether traces are exported in this process.
 static TRACING: AtomicBool = AtomicBool::new(false);
@@ -94,6 +102,7 @@ impl Telemetry {
         };
         Registry::default()
             .with(CountLines.with_filter(LevelFilter::WARN))
+            .with(ring_layer().with_filter(log_filter::parse("info")?))
             .with(log_layer(config.log_format).with_filter(filter))
             .with(provider.as_ref().map(trace_layer))
             .try_init()?;
@@ -108,6 +117,14 @@ impl Telemetry {
             tracing::warn!(event = "TRACES_NOT_EXPORTED", %error, "the last traces were not exported");
         }
     }
+}
+
+/// The lines in memory have one form, whatever the form of the log is.
+fn ring_layer<S>() -> impl Layer<S> + Send + Sync
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    tracing_subscriber::fmt::layer().with_writer(ring::RingWriter).with_ansi(false).json().flatten_event(true)
 }
 
 fn log_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
@@ -150,6 +167,44 @@ where
 fn is_traced(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     *metadata.level() <= LevelFilter::INFO && (target == "sidekeeper" || target.starts_with("sidekeeper::"))
+}
+
+/// The parent of all spans of one fire of a job: the same on each sidecar, because it is computed from the namespace, the job and the instant. So
+/// the fire is one trace, though no instance has told another one about it. A failover and a retry belong to it, too.
+///
+/// It counts as sampled. `OTEL_TRACES_SAMPLER=traceidratio` takes the same part of the fires on each sidecar.
+pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
+    let mut hash = Sha256::new();
+    hash.update(FIRE);
+    for part in [namespace, job, &instant.as_millisecond().to_string()] {
+        hash.update([0]);
+        hash.update(part);
+    }
+    let hash: [u8; 32] = hash.finalize().into();
+    let (trace, rest) = hash.split_at(16);
+    let (span, _) = rest.split_at(8);
+    let context = SpanContext::new(
+        TraceId::from_bytes(trace.try_into().unwrap_or_default()),
+        SpanId::from_bytes(span.try_into().unwrap_or_default()),
+        TraceFlags::SAMPLED,
+        true,
+        TraceState::NONE,
+    );
+    Context::new().with_remote_span_context(context)
+}
+
+/// A span for the part of a fire at one instance. The executions are its children.
+pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
+    let span = tracing::info_span!(
+        parent: None,
+        "fire",
+        job.name = job,
+        faas.trigger = "timer",
+        faas.time = %instant,
+    );
+    // Fails only if nothing is exported.
+    let _ = span.set_parent(fire_context(namespace, job, instant));
+    span
 }
 
 /// The current span as W3C trace context, `traceparent` and `tracestate` (often empty), for other programs.

@@ -56,6 +56,54 @@ fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
 }
 
 #[test]
+fn op_15_a_fire_has_the_same_trace_on_each_sidecar_and_another_fire_has_another_one() {
+    let id = |namespace: &str, job: &str, ms: i64| {
+        let context = fire_context(namespace, job, Timestamp::from_millisecond(ms).unwrap());
+        let span = context.span().span_context().clone();
+        assert!(span.is_valid() && span.is_remote() && span.is_sampled());
+        (span.trace_id().to_string(), span.span_id().to_string())
+    };
+    let one = id("/billing", "settlement", 1_732_795_200_000);
+    // Never changed: sidecars of all versions compute it.
+    assert_eq!(one, ("d386cfd9e5d126d8664436bb2a751b25".to_owned(), "06efd9d1253b884f".to_owned()));
+    assert_eq!(id("/billing", "settlement", 1_732_795_200_000), one);
+    for other in [
+        id("/billing", "settlement", 1_732_795_200_001),
+        id("/billing", "settlements", 1_732_795_200_000),
+        id("/orders", "settlement", 1_732_795_200_000),
+        id("/billing/settlement", "", 1_732_795_200_000),
+    ] {
+        assert_ne!(other.0, one.0);
+    }
+}
+
+#[test]
+fn the_spans_of_a_fire_are_in_its_trace() {
+    let collected = Collected::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
+    let subscriber = Registry::default().with(trace_layer(&provider));
+    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        // A span that lasts as long as an instance is no part of it.
+        tracing::info_span!("job").in_scope(|| {
+            let fire = fire_span("/billing", "settlement", instant);
+            let execution = tracing::info_span!(parent: &fire, "execution");
+            execution.in_scope(|| {
+                let (traceparent, _) = current_trace_context().unwrap();
+                assert!(traceparent.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-"), "{traceparent}");
+            });
+        });
+    });
+    let spans = collected.0.lock().unwrap();
+    let of_trace = spans
+        .iter()
+        .filter(|span| span.span_context.trace_id().to_string() == "d386cfd9e5d126d8664436bb2a751b25");
+    assert_eq!(of_trace.map(|span| span.name.to_string()).collect::<Vec<_>>(), ["execution", "fire"]);
+    let fire = spans.iter().find(|span| span.name == "fire").unwrap();
+    assert_eq!(fire.parent_span_id.to_string(), "06efd9d1253b884f");
+}
+
+#[test]
 fn without_an_exporter_there_is_no_trace_context() {
     tracing::subscriber::with_default(Registry::default(), || {
         tracing::info_span!("execution").in_scope(|| assert_eq!(current_trace_context(), None));

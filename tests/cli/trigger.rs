@@ -6,8 +6,8 @@ use sidekeeper::proto::{
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, GetJobRequest, GetJobResponse,
     InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse, RemoveJobRequest,
-    RemoveJobResponse, ServerStatus, TriggerJobRequest, TriggerJobResponse, UpdateJobRequest,
-    UpdateJobResponse,
+    RemoveJobResponse, RemoveServersRequest, RemoveServersResponse, ServerStatus, StopInstancesRequest,
+    StopInstancesResponse, TriggerJobRequest, TriggerJobResponse, UpdateJobRequest, UpdateJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -119,6 +119,20 @@ impl JobService for Scripted {
 
     async fn remove_job(&self, _: Request<RemoveJobRequest>) -> Result<Response<RemoveJobResponse>, Status> {
         Ok(Response::new(RemoveJobResponse { removed_nodes: 17 }))
+    }
+
+    async fn stop_instances(
+        &self,
+        request: Request<StopInstancesRequest>,
+    ) -> Result<Response<StopInstancesResponse>, Status> {
+        Ok(Response::new(StopInstancesResponse { stopped_instance_ids: request.into_inner().instance_ids }))
+    }
+
+    async fn remove_servers(
+        &self,
+        _: Request<RemoveServersRequest>,
+    ) -> Result<Response<RemoveServersResponse>, Status> {
+        Ok(Response::new(RemoveServersResponse {}))
     }
 
     async fn disable_items(
@@ -377,4 +391,22 @@ async fn a_wrong_file_changes_nothing_and_a_refusal_that_may_pass_has_its_exit_s
     std::fs::write(&file, "jobName: orders\nshardingTotalCount: 1\n").unwrap();
     let refused = output(sidekeeper(&apply)).await;
     assert_eq!(refused.code, Some(75), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn instances_are_stopped_and_servers_removed_only_after_a_confirmation() {
+    let endpoint = sidecar().await;
+    let id = "10.0.0.1@-@1\u{1b}[2J";
+    let asked = output(sidekeeper(&["stop", "orders", "--instance", id, "--endpoint", &endpoint])).await;
+    assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""), "{}", asked.stderr);
+    assert!(asked.stderr.contains("This stops 10.0.0.1@-@1") && !asked.stderr.contains('\u{1b}'));
+    let stopped = printed(&["stop", "orders", "--instance", id, "--yes"]).await;
+    assert_eq!(stopped, "stopped  10.0.0.1@-@1\\x1b[2J of orders\n");
+    let whom = output(sidekeeper(&["stop", "orders", "--yes", "--endpoint", &endpoint])).await;
+    assert_eq!(whom.code, Some(64), "{}", whom.stderr);
+    let asked =
+        output(sidekeeper(&["remove", "orders", "--server", "10.0.0.1", "--endpoint", &endpoint])).await;
+    assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""), "{}", asked.stderr);
+    let removed = printed(&["remove", "orders", "--server", "10.0.0.1", "--yes"]).await;
+    assert_eq!(removed, "removed  10.0.0.1 of orders\n");
 }

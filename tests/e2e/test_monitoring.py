@@ -306,6 +306,29 @@ def test_op_13_a_log_level_goes_back_by_itself_also_after_its_caller_has_died(fl
     assert sidecar.log.read_text().count('"method":"SetLogFilter"') == 4
 
 
+def test_the_last_lines_of_the_log_are_kept_also_those_that_the_filter_leaves_out(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1, options=["--log-level", "error"])
+    fleet.settle(fleet.application(sidecar, cron=NEVER))
+    assert sidecar.log.read_text() == ""
+    lines = [json.loads(line) for line in command(sidecar, "logs", "-n", "10000").stdout.splitlines()]
+    assert {"session opened", "serving"} <= {line["message"] for line in lines}
+    assert len(command(sidecar, "logs", "-n", "3").stdout.splitlines()) == 3
+    assert command(sidecar, "logs", "-n", "10001").returncode == 1
+    call = [str(sidekeeper_binary()), "logs", "-f", "-n", "1", "--endpoint", f"unix://{sidecar.socket}"]
+    following = subprocess.Popen(call, stdout=subprocess.PIPE, text=True)
+    try:
+        assert following.stdout is not None
+        assert '"method":"TailLogs"' in following.stdout.readline()
+        # The next line comes when it is logged.
+        command(sidecar, "log-level", "error")
+        assert '"message":"the log filter is replaced for a time"' in following.stdout.readline()
+        # The stream ends with the sidecar.
+        sidecar.terminate()
+        following.communicate(timeout=PATIENCE)
+    finally:
+        following.kill()
+
+
 def command(sidecar: Sidecar, *words: str) -> subprocess.CompletedProcess[str]:
     call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{sidecar.socket}"]
     return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)

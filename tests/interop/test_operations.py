@@ -165,15 +165,13 @@ def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedF
     fleet.divide(one, two)
     sidecar = fleet.sidecar(3)
     eventually("a session", lambda: "session" in sidecar.log.read_text())
-    at = ["--endpoint", f"unix://{sidecar.socket}"]
     before = fleet.tree.get("config") or ""
     file = fleet.folder / "job.yaml"
     count = f"shardingTotalCount: {TOTAL}"
     assert count in before
     file.write_text(before.replace(count, f"shardingTotalCount: {TOTAL + 2}"))
-    applied = [str(sidekeeper_binary()), "apply", "-f", str(file), "--yes", *at]
-    done = subprocess.run(applied, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout.startswith(f"{JOB}: sharding_total_count\n"), done.stdout
+    applied = command(sidecar, "apply", "-f", str(file), "--yes")
+    assert applied.startswith(f"{JOB}: sharding_total_count\n"), applied
     # All else is as the Java instance has written it.
     assert fleet.tree.get("config") == file.read_text()
     told = lifecycle.call("JobConfiguration", "getJobConfiguration", JOB)
@@ -182,12 +180,31 @@ def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedF
     assert set(fleet.counts(fleet.fire(items))) == items
 
 
+def test_a_java_instance_is_stopped_and_its_server_removed_by_a_sidecar(fleet: MixedFleet) -> None:
+    one, two = fleet.java(1), fleet.java(2)
+    fleet.divide(one, two)
+    sidecar = fleet.sidecar(3)
+    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    stopped = two.instance
+    assert command(sidecar, "stop", JOB, "--instance", stopped, "--yes") == f"stopped  {stopped} of {JOB}\n"
+    fleet.gone(two)
+    fleet.divide(one)
+    fleet.assert_once(fleet.fire())
+    assert sorted(fleet.tree.children("servers")) == sorted([one.address, two.address])
+    command(sidecar, "remove", JOB, "--server", two.address, "--yes")
+    assert fleet.tree.children("servers") == [one.address]
+
+
 def listed(sidecar: Sidecar) -> list[dict[str, Any]]:
     """The jobs that the command `jobs` prints."""
-    call = [str(sidekeeper_binary()), "jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
-    printed = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    jobs: list[dict[str, Any]] = json.loads(printed.stdout)["jobs"]
+    jobs: list[dict[str, Any]] = json.loads(command(sidecar, "jobs", "--json"))["jobs"]
     return jobs
+
+
+def command(sidecar: Sidecar, *words: str) -> str:
+    """The output of a command, which has to succeed."""
+    call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{sidecar.socket}"]
+    return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
 
 
 def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, lifecycle: Lifecycle) -> None:

@@ -3,7 +3,8 @@
 use prost_types::FieldMask;
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{
-    GetJobRequest, JobConfiguration, RemoveJobRequest, TriggerJobRequest, UpdateJobRequest, UpdateJobResponse,
+    GetJobRequest, JobConfiguration, RemoveJobRequest, RemoveServersRequest, StopInstancesRequest,
+    TriggerJobRequest, UpdateJobRequest, UpdateJobResponse,
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -149,4 +150,45 @@ async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_w
     assert_eq!(left.all().count(), 0);
     let unknown = remove(&sidecar, &created.etag, true).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
+}
+
+#[tokio::test]
+async fn instances_are_stopped_by_id_and_by_server_and_servers_without_instances_are_removed() {
+    let fleet = Fleet::new().await;
+    let (one, two) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);
+    let mut first = one.attach(request(job(2))).await;
+    let mut second = two.attach(request(job(2))).await;
+    let id = first.attached.instance_id.clone();
+    let mut client = JobServiceClient::new(two.connect().await);
+    let mut stop = async |instance_ids: &[&str], server_ips: &[&str]| {
+        let text = |given: &[&str]| given.iter().map(ToString::to_string).collect();
+        let request = StopInstancesRequest {
+            job_name: JOB.to_owned(),
+            instance_ids: text(instance_ids),
+            server_ips: text(server_ips),
+        };
+        let answer = bounded("the stop", client.stop_instances(request)).await;
+        answer.map(|answer| answer.into_inner().stopped_instance_ids)
+    };
+    let unknown = stop(&[&id, "10.0.0.9@-@1"], &[]).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown:?}");
+    assert_eq!(stop(&[&id], &[]).await.unwrap(), [id.as_str()]);
+    let (ended, _) = first.end().await;
+    assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
+    second.assigned(&[0, 1]).await;
+    let mut client = JobServiceClient::new(two.connect().await);
+    let mut remove = async |server: &str| {
+        let request = RemoveServersRequest { job_name: JOB.to_owned(), server_ips: vec![server.to_owned()] };
+        bounded("the removal", client.remove_servers(request)).await.map(drop)
+    };
+    assert_eq!(remove("10.0.0.2").await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(remove("10.0.0.9").await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(remove("all").await.unwrap_err().code(), Code::InvalidArgument);
+    remove("10.0.0.1").await.unwrap();
+    let tree = fleet.nodes.tree().await;
+    assert_eq!(tree.children("servers"), ["10.0.0.2"]);
+    assert_eq!(stop(&[], &["10.0.0.2"]).await.unwrap(), [second.attached.instance_id.as_str()]);
+    let (ended, _) = second.end().await;
+    assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(stop(&[], &[]).await.unwrap(), Vec::<String>::new());
 }

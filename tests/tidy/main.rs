@@ -15,7 +15,7 @@ use std::process::Command;
 /// Rooms that decide and perform no effect: a name that ends in `/` is a folder.
 const PURE_ROOMS: [&str; 8] = [
     "src/excerpt.rs",
-    "src/findings.rs",
+    "src/findings/",
     "src/tree.rs",
     "src/job.rs",
     "src/quartz/",
@@ -243,7 +243,7 @@ fn documents_name_files_that_exist() {
 
 /// The codes of the catalogue of findings.
 fn codes() -> BTreeSet<String> {
-    let catalogue = read("src/findings.rs");
+    let catalogue = ["src/findings/mod.rs", "src/findings/sidecar.rs"].map(read).concat();
     let entries = catalogue.lines().filter_map(|line| line.trim().split_once("=> (\"")?.1.split_once('"'));
     entries.map(|(code, _)| code.to_owned()).collect()
 }
@@ -257,9 +257,15 @@ fn op_9_each_code_has_a_section_that_explains_it_and_a_test_that_finds_it() {
         page.lines().filter_map(|line| line.strip_prefix("### ")).map(str::to_owned).collect();
     let mut problems = Vec::new();
     for code in codes.symmetric_difference(&sections) {
-        problems.push(format!("docs/operations.md and src/findings.rs: only one of them has {code}"));
+        problems.push(format!("docs/operations.md and src/findings/: only one of them has {code}"));
     }
-    let tests = ["tests/it/explain.rs", "tests/e2e/test_explain.py"].map(read).concat();
+    let tests = [
+        "tests/it/explain.rs",
+        "tests/e2e/test_explain.py",
+        "tests/e2e/test_doctor.py",
+        "src/coordination/admin/doctor.rs",
+    ];
+    let tests = tests.map(read).concat();
     for code in codes.iter().filter(|code| !tests.contains(&format!("\"{code}\""))) {
         problems.push(format!("{code}: no test finds it; add one to tests/it/explain.rs"));
     }

@@ -29,7 +29,7 @@ const SRC: House = House {
         ("job.rs", 1),
         ("quartz/", 1),
         ("registry/", 1),
-        ("findings.rs", 2),
+        ("findings/", 2),
         ("config/", 2),
         ("elasticjob/", 2),
         ("telemetry/", 3),

@@ -380,6 +380,16 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.RemoveJobResponse:
         return job_service_pb2.RemoveJobResponse()
 
+    async def StopInstances(  # noqa: N802
+        self, request: job_service_pb2.StopInstancesRequest, context: Any
+    ) -> job_service_pb2.StopInstancesResponse:
+        return job_service_pb2.StopInstancesResponse()
+
+    async def RemoveServers(  # noqa: N802
+        self, request: job_service_pb2.RemoveServersRequest, context: Any
+    ) -> job_service_pb2.RemoveServersResponse:
+        return job_service_pb2.RemoveServersResponse()
+
     async def DisableItems(  # noqa: N802
         self, request: job_service_pb2.DisableItemsRequest, context: Any
     ) -> job_service_pb2.DisableItemsResponse:

@@ -1,6 +1,8 @@
 //! Changes and removes jobs for an operator: reads the job's nodes, and commits the plan. Bounded in attempts and in time. Decides nothing
 //! about configurations ([`crate::coordination::admin::update`] does).
 
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use futures::future::try_join;
@@ -77,6 +79,22 @@ pub enum ChangeError {
         count: usize,
         /// One of them.
         example: InstanceId,
+    },
+    /// The instance is not online.
+    #[error("job `{job}` has no instance `{instance}` online; look with `sidekeeper instances {job}`")]
+    NoInstance {
+        /// The job.
+        job: JobName,
+        /// The instance.
+        instance: InstanceId,
+    },
+    /// The job has no such server.
+    #[error("job `{job}` has no server {server}; look with `sidekeeper servers {job}`")]
+    NoServer {
+        /// The job.
+        job: JobName,
+        /// The server.
+        server: Ipv4Addr,
     },
     /// Executions did not end in time.
     #[error(
@@ -232,14 +250,7 @@ async fn remove_at_once(
 ) -> Result<usize, ChangeError> {
     let Namespace { session, root, clock } = namespace;
     let failed = |error| ChangeError::Failed { job: job.clone(), error };
-    if let Some(obstacle) = session.obstacle() {
-        return Err(ChangeError::Unwritable { job: job.clone(), obstacle });
-    }
-    let paths = JobPaths::new(root, job);
-    let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
-    if nodes.is_empty() {
-        return Err(ChangeError::Unknown(job.clone()));
-    }
+    let (paths, nodes) = nodes_to_change(namespace, job).await?;
     let config = nodes.iter().find(|node| node.path == paths.config());
     let now = etag(config.map(|node| &node.stat));
     if now != seen {
@@ -251,14 +262,9 @@ async fn remove_at_once(
             let (count, example) = (online.len(), example.clone());
             return Err(ChangeError::Online { job: job.clone(), count, example });
         }
-        for instance in &online {
-            // An instance whose node is removed stops: it begins nothing more, and finishes its executions (protocol 2.3).
-            let stop = vec![Operation::delete(paths.instance(instance))];
-            match session.commit(stop).await.map_err(|failure| failure.error) {
-                Ok(_) | Err(Error::NoNode(_)) => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
+        delete_each(&**session, online.iter().map(|instance| paths.instance(instance)))
+            .await
+            .map_err(failed)?;
         let over = clock.now().mono.saturating_add(DRAIN_LIMIT);
         loop {
             let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
@@ -277,6 +283,124 @@ async fn remove_at_once(
     let seen = config.map(|node| Operation::Check { path: paths.config(), version: Some(node.stat.version) });
     let of_job = delete_below(&**session, job, paths.root(), seen).await?;
     Ok(of_job.saturating_add(delete_below(&**session, job, own.root(), None).await?))
+}
+
+/// Deletes nodes, each by itself; one that is gone already is as wished. An instance whose node is deleted stops: it begins nothing more,
+/// and finishes its executions (protocol 2.3).
+async fn delete_each(session: &dyn Session, nodes: impl Iterator<Item = Path>) -> Result<(), Error> {
+    for node in nodes {
+        match session.commit(vec![Operation::delete(node)]).await.map_err(|failure| failure.error) {
+            Ok(_) | Err(Error::NoNode(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The instances to stop: those with these ids, and those on these servers. Both empty: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stop {
+    /// Ids.
+    pub instances: BTreeSet<InstanceId>,
+    /// Servers.
+    pub servers: BTreeSet<Ipv4Addr>,
+}
+
+impl Stop {
+    fn wants(&self, instance: &InstanceId) -> bool {
+        let is_all = self.instances.is_empty() && self.servers.is_empty();
+        is_all
+            || self.instances.contains(instance)
+            || instance.server_ip().is_some_and(|server| self.servers.contains(&server))
+    }
+}
+
+/// Stops instances, on the sidecar's session. Returns those that were online.
+pub async fn stop(shared: &Shared, job: &JobName, wish: &Stop) -> Result<Vec<InstanceId>, ChangeError> {
+    let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
+    stop_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job, wish).await
+}
+
+/// The same, on another session.
+pub async fn stop_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &Stop,
+) -> Result<Vec<InstanceId>, ChangeError> {
+    let failed = |error| ChangeError::Failed { job: job.clone(), error };
+    let stopped = async {
+        let (paths, nodes) = nodes_to_change(namespace, job).await?;
+        let online = instances(&paths, &nodes);
+        if let Some(unknown) = wish.instances.iter().find(|instance| !online.contains(instance)) {
+            return Err(ChangeError::NoInstance { job: job.clone(), instance: unknown.clone() });
+        }
+        let stopped: Vec<_> = online.into_iter().filter(|instance| wish.wants(instance)).collect();
+        let nodes = stopped.iter().map(|instance| paths.instance(instance));
+        delete_each(&**namespace.session, nodes).await.map_err(failed)?;
+        Ok(stopped)
+    };
+    tokio::select! {
+        stopped = stopped => stopped,
+        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
+    }
+}
+
+/// Removes servers without instances, on the sidecar's session.
+pub async fn remove_servers(
+    shared: &Shared,
+    job: &JobName,
+    servers: &BTreeSet<Ipv4Addr>,
+) -> Result<(), ChangeError> {
+    let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    remove_servers_in(namespace, job, servers).await
+}
+
+/// The same, on another session.
+pub async fn remove_servers_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    servers: &BTreeSet<Ipv4Addr>,
+) -> Result<(), ChangeError> {
+    let failed = |error| ChangeError::Failed { job: job.clone(), error };
+    let removed = async {
+        let (paths, nodes) = nodes_to_change(namespace, job).await?;
+        let online = instances(&paths, &nodes);
+        for server in servers {
+            if !nodes.iter().any(|node| node.path == paths.server(*server)) {
+                return Err(ChangeError::NoServer { job: job.clone(), server: *server });
+            }
+            let here: Vec<_> = online.iter().filter(|id| id.server_ip() == Some(*server)).collect();
+            if let Some(example) = here.first() {
+                let (count, example) = (here.len(), (*example).clone());
+                return Err(ChangeError::Online { job: job.clone(), count, example });
+            }
+        }
+        let nodes = servers.iter().map(|server| paths.server(*server));
+        delete_each(&**namespace.session, nodes).await.map_err(failed)
+    };
+    tokio::select! {
+        removed = removed => removed,
+        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
+    }
+}
+
+/// The nodes of a job that is to be changed. Fails if there are none, or if the registry cannot write.
+async fn nodes_to_change(
+    namespace: Namespace<'_>,
+    job: &JobName,
+) -> Result<(JobPaths, Vec<Node>), ChangeError> {
+    let Namespace { session, root, .. } = namespace;
+    if let Some(obstacle) = session.obstacle() {
+        return Err(ChangeError::Unwritable { job: job.clone(), obstacle });
+    }
+    let paths = JobPaths::new(root, job);
+    let nodes = snapshot::read(&**session, paths.root()).await;
+    let nodes = nodes.map_err(|error| ChangeError::Failed { job: job.clone(), error })?;
+    if nodes.is_empty() {
+        return Err(ChangeError::Unknown(job.clone()));
+    }
+    Ok((paths, nodes))
 }
 
 /// The meaning of each node of a job.

@@ -50,6 +50,20 @@ pub struct Page {
 /// A part of the list, and the last job that was looked at, if there are more.
 pub type Listed = (Vec<JobSummary>, Option<String>);
 
+/// The names of all jobs, ascending.
+pub(super) async fn names(
+    namespace: Namespace<'_>,
+    may_see: impl Fn(&str) -> bool + Send,
+) -> Result<Vec<JobName>, ListError> {
+    let read = namespace.session.children(namespace.root);
+    let names = tokio::select! {
+        names = read => names.map_err(ListError::Unread)?.unwrap_or_default(),
+        () = namespace.clock.sleep(LIMIT) => return Err(ListError::Late),
+    };
+    let all = Page { size: usize::MAX, after: None };
+    Ok(part(names, &all, may_see).0)
+}
+
 /// Lists jobs on the sidecar's session. `may_see`: which names the caller may use.
 pub async fn list(
     shared: &Shared,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
@@ -78,6 +79,8 @@ pub(crate) struct Task {
     is_attached: bool,
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
+    /// The span of the latest fire, for its executions.
+    fire: Option<(Timestamp, Span)>,
     latches: BTreeMap<Barrier, HeldLatch>,
     /// The limit of a request's size that the participant knows.
     request_limit: Option<usize>,
@@ -135,6 +138,7 @@ impl Task {
             is_attached: false,
             over,
             spans: BTreeMap::new(),
+            fire: None,
             latches: BTreeMap::new(),
             request_limit: None,
             refusals: Arc::default(),
@@ -530,13 +534,25 @@ impl Task {
         if !telemetry::is_tracing() {
             return None;
         }
+        let fire = match &self.fire {
+            Some((instant, span)) if *instant == execute.scheduled => span.clone(),
+            Some(_) | None => {
+                let (namespace, job) = (self.namespace.to_string(), self.identity.job.as_str());
+                let span = telemetry::fire_span(&namespace, job, execute.scheduled);
+                self.fire = Some((execute.scheduled, span.clone()));
+                span
+            }
+        };
         let span = self.spans.entry(execute.execution_id.clone()).or_insert_with(|| {
             tracing::info_span!(
+                parent: &fire,
                 "execution",
                 job.name = %self.identity.job,
                 item = %execute.item,
                 instance.id = %self.identity.instance,
                 execution.id = %execute.execution_id,
+                attempt = execute.attempt,
+                source = ?execute.source,
                 fencing.token = execute.token.0,
             )
         });

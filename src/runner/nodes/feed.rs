@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::coordination::job::picture::Picture;
-use crate::coordination::time::Wakeup;
+use crate::coordination::time::{Now, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
 use crate::job::{JobConfiguration, JobName};
@@ -54,6 +54,17 @@ impl Feeds {
         let known = feed.known.read().unwrap_or_else(PoisonError::into_inner);
         let is_known = known.session == Some(session) && known.picture.nodes.is_loaded();
         is_known.then(|| known.picture.clone())
+    }
+
+    /// By how many milliseconds this machine's clock is ahead of the registry's in this session, by the job that shows it best.
+    pub(crate) fn ahead_ms(&self, session: SessionId, now: Now) -> Option<i64> {
+        let feeds: Vec<_> = self.lock().values().cloned().collect();
+        let shown = feeds.iter().filter_map(|feed| {
+            let known = feed.known.read().unwrap_or_else(PoisonError::into_inner);
+            if known.session == Some(session) { known.picture.nodes.ahead_ms(now) } else { None }
+        });
+        // The travel of a change only makes the difference larger.
+        shown.min_by_key(|ahead| ahead.abs())
     }
 
     /// Follows a job. The first follower starts its feed, and the last one that is dropped ends it.
@@ -404,7 +415,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::coordination::time::Now;
     use crate::registry::embedded::Embedded;
     use crate::registry::{Registry, Session};
     use crate::runner::clock::{Boottime, Machine};

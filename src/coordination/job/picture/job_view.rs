@@ -135,6 +135,13 @@ impl JobView {
         *self = Self { root, expected, revision, membership_revision, ..nothing };
     }
 
+    /// By how many milliseconds this machine's clock is ahead of the registry's, late by the travel of a change; negative: behind. `None`: no
+    /// change has arrived yet.
+    pub fn ahead_ms(&self, now: Now) -> Option<i64> {
+        let here = self.registry_clock.here(now.wall, now)?;
+        Some(here.as_millisecond().saturating_sub(now.wall.as_millisecond()))
+    }
+
     /// The difference between this clock and the registry's.
     pub(in crate::coordination) fn registry_clock(&self) -> &RegistryClock {
         &self.registry_clock

@@ -22,6 +22,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// How a check ended.
+type CheckOutcome int32
+
+const (
+	// Not set.
+	CheckOutcome_CHECK_OUTCOME_UNSPECIFIED CheckOutcome = 0
+	// All is as expected.
+	CheckOutcome_CHECK_OUTCOME_OK CheckOutcome = 1
+	// Something does not run as it should, or soon will not.
+	CheckOutcome_CHECK_OUTCOME_WARNING CheckOutcome = 2
+	// Something does not run.
+	CheckOutcome_CHECK_OUTCOME_ERROR CheckOutcome = 3
+	// The check was not made, because an earlier one has failed, or because its facts are not known.
+	CheckOutcome_CHECK_OUTCOME_SKIPPED CheckOutcome = 4
+)
+
+// Enum value maps for CheckOutcome.
+var (
+	CheckOutcome_name = map[int32]string{
+		0: "CHECK_OUTCOME_UNSPECIFIED",
+		1: "CHECK_OUTCOME_OK",
+		2: "CHECK_OUTCOME_WARNING",
+		3: "CHECK_OUTCOME_ERROR",
+		4: "CHECK_OUTCOME_SKIPPED",
+	}
+	CheckOutcome_value = map[string]int32{
+		"CHECK_OUTCOME_UNSPECIFIED": 0,
+		"CHECK_OUTCOME_OK":          1,
+		"CHECK_OUTCOME_WARNING":     2,
+		"CHECK_OUTCOME_ERROR":       3,
+		"CHECK_OUTCOME_SKIPPED":     4,
+	}
+)
+
+func (x CheckOutcome) Enum() *CheckOutcome {
+	p := new(CheckOutcome)
+	*p = x
+	return p
+}
+
+func (x CheckOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_sidekeeper_v1_diagnostics_service_proto_enumTypes[0].Descriptor()
+}
+
+func (CheckOutcome) Type() protoreflect.EnumType {
+	return &file_sidekeeper_v1_diagnostics_service_proto_enumTypes[0]
+}
+
+func (x CheckOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckOutcome.Descriptor instead.
+func (CheckOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{0}
+}
+
 // Whether an item runs.
 type ItemVerdict int32
 
@@ -63,11 +124,11 @@ func (x ItemVerdict) String() string {
 }
 
 func (ItemVerdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_sidekeeper_v1_diagnostics_service_proto_enumTypes[0].Descriptor()
+	return file_sidekeeper_v1_diagnostics_service_proto_enumTypes[1].Descriptor()
 }
 
 func (ItemVerdict) Type() protoreflect.EnumType {
-	return &file_sidekeeper_v1_diagnostics_service_proto_enumTypes[0]
+	return &file_sidekeeper_v1_diagnostics_service_proto_enumTypes[1]
 }
 
 func (x ItemVerdict) Number() protoreflect.EnumNumber {
@@ -76,7 +137,7 @@ func (x ItemVerdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ItemVerdict.Descriptor instead.
 func (ItemVerdict) EnumDescriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{0}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
 }
 
 // How bad a finding is.
@@ -120,11 +181,11 @@ func (x FindingSeverity) String() string {
 }
 
 func (FindingSeverity) Descriptor() protoreflect.EnumDescriptor {
-	return file_sidekeeper_v1_diagnostics_service_proto_enumTypes[1].Descriptor()
+	return file_sidekeeper_v1_diagnostics_service_proto_enumTypes[2].Descriptor()
 }
 
 func (FindingSeverity) Type() protoreflect.EnumType {
-	return &file_sidekeeper_v1_diagnostics_service_proto_enumTypes[1]
+	return &file_sidekeeper_v1_diagnostics_service_proto_enumTypes[2]
 }
 
 func (x FindingSeverity) Number() protoreflect.EnumNumber {
@@ -133,7 +194,7 @@ func (x FindingSeverity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FindingSeverity.Descriptor instead.
 func (FindingSeverity) EnumDescriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
 }
 
 // The job to explain.
@@ -191,6 +252,143 @@ func (x *ExplainJobRequest) GetItems() []uint32 {
 	return nil
 }
 
+// Asks for all checks.
+type CheckDeploymentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether to leave out the jobs.
+	WithoutJobs   bool `protobuf:"varint,1,opt,name=without_jobs,json=withoutJobs,proto3" json:"without_jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDeploymentRequest) Reset() {
+	*x = CheckDeploymentRequest{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDeploymentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDeploymentRequest) ProtoMessage() {}
+
+func (x *CheckDeploymentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDeploymentRequest.ProtoReflect.Descriptor instead.
+func (*CheckDeploymentRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CheckDeploymentRequest) GetWithoutJobs() bool {
+	if x != nil {
+		return x.WithoutJobs
+	}
+	return false
+}
+
+// The result of a check.
+type CheckDeploymentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The group of the check: `sidecar`, `registry`, `security` or `jobs`.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The name of the check; of a job its name.
+	Check string `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
+	// The state that the check expects, in words.
+	Expects string `protobuf:"bytes,3,opt,name=expects,proto3" json:"expects,omitempty"`
+	// How it ended.
+	Outcome CheckOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=sidekeeper.v1.CheckOutcome" json:"outcome,omitempty"`
+	// The findings, the worst first. One without a subject is about the sidecar.
+	Findings []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
+	// How many jobs were explained. Set in the last message only, which is no check.
+	JobsChecked   *uint32 `protobuf:"varint,6,opt,name=jobs_checked,json=jobsChecked,proto3,oneof" json:"jobs_checked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDeploymentResponse) Reset() {
+	*x = CheckDeploymentResponse{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDeploymentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDeploymentResponse) ProtoMessage() {}
+
+func (x *CheckDeploymentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDeploymentResponse.ProtoReflect.Descriptor instead.
+func (*CheckDeploymentResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CheckDeploymentResponse) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *CheckDeploymentResponse) GetCheck() string {
+	if x != nil {
+		return x.Check
+	}
+	return ""
+}
+
+func (x *CheckDeploymentResponse) GetExpects() string {
+	if x != nil {
+		return x.Expects
+	}
+	return ""
+}
+
+func (x *CheckDeploymentResponse) GetOutcome() CheckOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return CheckOutcome_CHECK_OUTCOME_UNSPECIFIED
+}
+
+func (x *CheckDeploymentResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *CheckDeploymentResponse) GetJobsChecked() uint32 {
+	if x != nil && x.JobsChecked != nil {
+		return *x.JobsChecked
+	}
+	return 0
+}
+
 // The explanation.
 type ExplainJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -216,7 +414,7 @@ type ExplainJobResponse struct {
 
 func (x *ExplainJobResponse) Reset() {
 	*x = ExplainJobResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +426,7 @@ func (x *ExplainJobResponse) String() string {
 func (*ExplainJobResponse) ProtoMessage() {}
 
 func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +439,7 @@ func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExplainJobResponse) GetAsOf() *timestamppb.Timestamp {
@@ -319,7 +517,7 @@ type ItemExplanation struct {
 
 func (x *ItemExplanation) Reset() {
 	*x = ItemExplanation{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +529,7 @@ func (x *ItemExplanation) String() string {
 func (*ItemExplanation) ProtoMessage() {}
 
 func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +542,7 @@ func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemExplanation.ProtoReflect.Descriptor instead.
 func (*ItemExplanation) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ItemExplanation) GetItem() uint32 {
@@ -389,7 +587,7 @@ type Finding struct {
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// How bad it is.
 	Severity FindingSeverity `protobuf:"varint,2,opt,name=severity,proto3,enum=sidekeeper.v1.FindingSeverity" json:"severity,omitempty"`
-	// The job, item, instance or server that the finding is about.
+	// The job, item, instance or server that the finding is about. Absent: the sidecar that was asked.
 	Subject *FindingSubject `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The fault, in one sentence.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -407,7 +605,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +617,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +630,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Finding) GetCode() string {
@@ -509,7 +707,7 @@ type FindingSubject struct {
 
 func (x *FindingSubject) Reset() {
 	*x = FindingSubject{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +719,7 @@ func (x *FindingSubject) String() string {
 func (*FindingSubject) ProtoMessage() {}
 
 func (x *FindingSubject) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +732,7 @@ func (x *FindingSubject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindingSubject.ProtoReflect.Descriptor instead.
 func (*FindingSubject) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FindingSubject) GetSubject() isFindingSubject_Subject {
@@ -619,7 +817,17 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n" +
 	"\x11ExplainJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
-	"\x05items\x18\x02 \x03(\rR\x05items\"\xa8\x03\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\";\n" +
+	"\x16CheckDeploymentRequest\x12!\n" +
+	"\fwithout_jobs\x18\x01 \x01(\bR\vwithoutJobs\"\x89\x02\n" +
+	"\x17CheckDeploymentResponse\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x14\n" +
+	"\x05check\x18\x02 \x01(\tR\x05check\x12\x18\n" +
+	"\aexpects\x18\x03 \x01(\tR\aexpects\x125\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2\x1b.sidekeeper.v1.CheckOutcomeR\aoutcome\x122\n" +
+	"\bfindings\x18\x05 \x03(\v2\x16.sidekeeper.v1.FindingR\bfindings\x12&\n" +
+	"\fjobs_checked\x18\x06 \x01(\rH\x00R\vjobsChecked\x88\x01\x01B\x0f\n" +
+	"\r_jobs_checked\"\xa8\x03\n" +
 	"\x12ExplainJobResponse\x12/\n" +
 	"\x05as_of\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x124\n" +
 	"\x05items\x18\x02 \x03(\v2\x1e.sidekeeper.v1.ItemExplanationR\x05items\x122\n" +
@@ -651,7 +859,13 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\vinstance_id\x18\x03 \x01(\tH\x00R\n" +
 	"instanceId\x12\x1d\n" +
 	"\tserver_ip\x18\x04 \x01(\tH\x00R\bserverIpB\t\n" +
-	"\asubject*t\n" +
+	"\asubject*\x92\x01\n" +
+	"\fCheckOutcome\x12\x1d\n" +
+	"\x19CHECK_OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10CHECK_OUTCOME_OK\x10\x01\x12\x19\n" +
+	"\x15CHECK_OUTCOME_WARNING\x10\x02\x12\x17\n" +
+	"\x13CHECK_OUTCOME_ERROR\x10\x03\x12\x19\n" +
+	"\x15CHECK_OUTCOME_SKIPPED\x10\x04*t\n" +
 	"\vItemVerdict\x12\x1c\n" +
 	"\x18ITEM_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ITEM_VERDICT_RUNS\x10\x01\x12\x16\n" +
@@ -661,10 +875,11 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\x1cFINDING_SEVERITY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FINDING_SEVERITY_INFO\x10\x01\x12\x1c\n" +
 	"\x18FINDING_SEVERITY_WARNING\x10\x02\x12\x1a\n" +
-	"\x16FINDING_SEVERITY_ERROR\x10\x032g\n" +
+	"\x16FINDING_SEVERITY_ERROR\x10\x032\xcb\x01\n" +
 	"\x12DiagnosticsService\x12Q\n" +
 	"\n" +
-	"ExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponseBb\n" +
+	"ExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12b\n" +
+	"\x0fCheckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (
@@ -679,35 +894,42 @@ func file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_diagnostics_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_diagnostics_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sidekeeper_v1_diagnostics_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_sidekeeper_v1_diagnostics_service_proto_goTypes = []any{
-	(ItemVerdict)(0),              // 0: sidekeeper.v1.ItemVerdict
-	(FindingSeverity)(0),          // 1: sidekeeper.v1.FindingSeverity
-	(*ExplainJobRequest)(nil),     // 2: sidekeeper.v1.ExplainJobRequest
-	(*ExplainJobResponse)(nil),    // 3: sidekeeper.v1.ExplainJobResponse
-	(*ItemExplanation)(nil),       // 4: sidekeeper.v1.ItemExplanation
-	(*Finding)(nil),               // 5: sidekeeper.v1.Finding
-	(*FindingSubject)(nil),        // 6: sidekeeper.v1.FindingSubject
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(CheckOutcome)(0),               // 0: sidekeeper.v1.CheckOutcome
+	(ItemVerdict)(0),                // 1: sidekeeper.v1.ItemVerdict
+	(FindingSeverity)(0),            // 2: sidekeeper.v1.FindingSeverity
+	(*ExplainJobRequest)(nil),       // 3: sidekeeper.v1.ExplainJobRequest
+	(*CheckDeploymentRequest)(nil),  // 4: sidekeeper.v1.CheckDeploymentRequest
+	(*CheckDeploymentResponse)(nil), // 5: sidekeeper.v1.CheckDeploymentResponse
+	(*ExplainJobResponse)(nil),      // 6: sidekeeper.v1.ExplainJobResponse
+	(*ItemExplanation)(nil),         // 7: sidekeeper.v1.ItemExplanation
+	(*Finding)(nil),                 // 8: sidekeeper.v1.Finding
+	(*FindingSubject)(nil),          // 9: sidekeeper.v1.FindingSubject
+	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_diagnostics_service_proto_depIdxs = []int32{
-	7,  // 0: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
-	4,  // 1: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
-	5,  // 2: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
-	7,  // 3: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	0,  // 4: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
-	5,  // 5: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
-	1,  // 6: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
-	6,  // 7: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
-	7,  // 8: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	2,  // 9: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
-	3,  // 10: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	0,  // 0: sidekeeper.v1.CheckDeploymentResponse.outcome:type_name -> sidekeeper.v1.CheckOutcome
+	8,  // 1: sidekeeper.v1.CheckDeploymentResponse.findings:type_name -> sidekeeper.v1.Finding
+	10, // 2: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
+	7,  // 3: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
+	8,  // 4: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
+	10, // 5: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	1,  // 6: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
+	8,  // 7: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
+	2,  // 8: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
+	9,  // 9: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
+	10, // 10: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	3,  // 11: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
+	4,  // 12: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
+	6,  // 13: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
+	5,  // 14: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_diagnostics_service_proto_init() }
@@ -715,7 +937,8 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 	if File_sidekeeper_v1_diagnostics_service_proto != nil {
 		return
 	}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4].OneofWrappers = []any{
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2].OneofWrappers = []any{}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6].OneofWrappers = []any{
 		(*FindingSubject_JobName)(nil),
 		(*FindingSubject_Item)(nil),
 		(*FindingSubject_InstanceId)(nil),
@@ -726,8 +949,8 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_diagnostics_service_proto_rawDesc), len(file_sidekeeper_v1_diagnostics_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   5,
+			NumEnums:      3,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

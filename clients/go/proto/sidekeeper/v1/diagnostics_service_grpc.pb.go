@@ -19,14 +19,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	DiagnosticsService_ExplainJob_FullMethodName = "/sidekeeper.v1.DiagnosticsService/ExplainJob"
+	DiagnosticsService_ExplainJob_FullMethodName      = "/sidekeeper.v1.DiagnosticsService/ExplainJob"
+	DiagnosticsService_CheckDeployment_FullMethodName = "/sidekeeper.v1.DiagnosticsService/CheckDeployment"
 )
 
 // DiagnosticsServiceClient is the client API for DiagnosticsService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+// Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
 // Java instances run. No node is changed.
 type DiagnosticsServiceClient interface {
 	// Why the items of a job run or do not run, at one moment.
@@ -34,6 +35,12 @@ type DiagnosticsServiceClient interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
 	// job) or UNAVAILABLE (the registry does not answer; call again).
 	ExplainJob(ctx context.Context, in *ExplainJobRequest, opts ...grpc.CallOption) (*ExplainJobResponse, error)
+	// Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+	// check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+	//
+	// Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+	// registry ceases to answer while jobs are explained.
+	CheckDeployment(ctx context.Context, in *CheckDeploymentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckDeploymentResponse], error)
 }
 
 type diagnosticsServiceClient struct {
@@ -54,11 +61,30 @@ func (c *diagnosticsServiceClient) ExplainJob(ctx context.Context, in *ExplainJo
 	return out, nil
 }
 
+func (c *diagnosticsServiceClient) CheckDeployment(ctx context.Context, in *CheckDeploymentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckDeploymentResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DiagnosticsService_ServiceDesc.Streams[0], DiagnosticsService_CheckDeployment_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CheckDeploymentRequest, CheckDeploymentResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_CheckDeploymentClient = grpc.ServerStreamingClient[CheckDeploymentResponse]
+
 // DiagnosticsServiceServer is the server API for DiagnosticsService service.
 // All implementations must embed UnimplementedDiagnosticsServiceServer
 // for forward compatibility.
 //
-// Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+// Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
 // Java instances run. No node is changed.
 type DiagnosticsServiceServer interface {
 	// Why the items of a job run or do not run, at one moment.
@@ -66,6 +92,12 @@ type DiagnosticsServiceServer interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
 	// job) or UNAVAILABLE (the registry does not answer; call again).
 	ExplainJob(context.Context, *ExplainJobRequest) (*ExplainJobResponse, error)
+	// Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+	// check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+	//
+	// Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+	// registry ceases to answer while jobs are explained.
+	CheckDeployment(*CheckDeploymentRequest, grpc.ServerStreamingServer[CheckDeploymentResponse]) error
 	mustEmbedUnimplementedDiagnosticsServiceServer()
 }
 
@@ -78,6 +110,9 @@ type UnimplementedDiagnosticsServiceServer struct{}
 
 func (UnimplementedDiagnosticsServiceServer) ExplainJob(context.Context, *ExplainJobRequest) (*ExplainJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainJob not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) CheckDeployment(*CheckDeploymentRequest, grpc.ServerStreamingServer[CheckDeploymentResponse]) error {
+	return status.Error(codes.Unimplemented, "method CheckDeployment not implemented")
 }
 func (UnimplementedDiagnosticsServiceServer) mustEmbedUnimplementedDiagnosticsServiceServer() {}
 func (UnimplementedDiagnosticsServiceServer) testEmbeddedByValue()                            {}
@@ -118,6 +153,17 @@ func _DiagnosticsService_ExplainJob_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DiagnosticsService_CheckDeployment_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CheckDeploymentRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DiagnosticsServiceServer).CheckDeployment(m, &grpc.GenericServerStream[CheckDeploymentRequest, CheckDeploymentResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_CheckDeploymentServer = grpc.ServerStreamingServer[CheckDeploymentResponse]
+
 // DiagnosticsService_ServiceDesc is the grpc.ServiceDesc for DiagnosticsService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -130,6 +176,12 @@ var DiagnosticsService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _DiagnosticsService_ExplainJob_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "CheckDeployment",
+			Handler:       _DiagnosticsService_CheckDeployment_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "sidekeeper/v1/diagnostics_service.proto",
 }

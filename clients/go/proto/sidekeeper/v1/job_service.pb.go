@@ -759,6 +759,208 @@ func (x *RemoveJobResponse) GetRemovedNodes() uint32 {
 	return 0
 }
 
+// The instances to stop.
+type StopInstancesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The instances with these ids; at most 10000.
+	InstanceIds []string `protobuf:"bytes,2,rep,name=instance_ids,json=instanceIds,proto3" json:"instance_ids,omitempty"`
+	// The instances on these servers (IPv4); at most 10000. Both lists empty: all instances of the job.
+	ServerIps     []string `protobuf:"bytes,3,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopInstancesRequest) Reset() {
+	*x = StopInstancesRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopInstancesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopInstancesRequest) ProtoMessage() {}
+
+func (x *StopInstancesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopInstancesRequest.ProtoReflect.Descriptor instead.
+func (*StopInstancesRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StopInstancesRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *StopInstancesRequest) GetInstanceIds() []string {
+	if x != nil {
+		return x.InstanceIds
+	}
+	return nil
+}
+
+func (x *StopInstancesRequest) GetServerIps() []string {
+	if x != nil {
+		return x.ServerIps
+	}
+	return nil
+}
+
+// The instances that were stopped.
+type StopInstancesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The instances that were online, ascending by id.
+	StoppedInstanceIds []string `protobuf:"bytes,1,rep,name=stopped_instance_ids,json=stoppedInstanceIds,proto3" json:"stopped_instance_ids,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *StopInstancesResponse) Reset() {
+	*x = StopInstancesResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopInstancesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopInstancesResponse) ProtoMessage() {}
+
+func (x *StopInstancesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopInstancesResponse.ProtoReflect.Descriptor instead.
+func (*StopInstancesResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StopInstancesResponse) GetStoppedInstanceIds() []string {
+	if x != nil {
+		return x.StoppedInstanceIds
+	}
+	return nil
+}
+
+// The servers to remove.
+type RemoveServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The servers' addresses (IPv4), 1 to 10000.
+	ServerIps     []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServersRequest) Reset() {
+	*x = RemoveServersRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServersRequest) ProtoMessage() {}
+
+func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServersRequest.ProtoReflect.Descriptor instead.
+func (*RemoveServersRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RemoveServersRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *RemoveServersRequest) GetServerIps() []string {
+	if x != nil {
+		return x.ServerIps
+	}
+	return nil
+}
+
+// The servers are removed.
+type RemoveServersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServersResponse) Reset() {
+	*x = RemoveServersResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServersResponse) ProtoMessage() {}
+
+func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServersResponse.ProtoReflect.Descriptor instead.
+func (*RemoveServersResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+}
+
 // A server of a job.
 type ServerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -774,7 +976,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +988,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +1001,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ServerStatus) GetServerIp() string {
@@ -836,7 +1038,7 @@ type DisableItemsRequest struct {
 
 func (x *DisableItemsRequest) Reset() {
 	*x = DisableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1050,7 @@ func (x *DisableItemsRequest) String() string {
 func (*DisableItemsRequest) ProtoMessage() {}
 
 func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1063,7 @@ func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
 func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DisableItemsRequest) GetJobName() string {
@@ -889,7 +1091,7 @@ type DisableItemsResponse struct {
 
 func (x *DisableItemsResponse) Reset() {
 	*x = DisableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1103,7 @@ func (x *DisableItemsResponse) String() string {
 func (*DisableItemsResponse) ProtoMessage() {}
 
 func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1116,7 @@ func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
 func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DisableItemsResponse) GetChangedItems() []uint32 {
@@ -937,7 +1139,7 @@ type EnableItemsRequest struct {
 
 func (x *EnableItemsRequest) Reset() {
 	*x = EnableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1151,7 @@ func (x *EnableItemsRequest) String() string {
 func (*EnableItemsRequest) ProtoMessage() {}
 
 func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1164,7 @@ func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
 func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EnableItemsRequest) GetJobName() string {
@@ -990,7 +1192,7 @@ type EnableItemsResponse struct {
 
 func (x *EnableItemsResponse) Reset() {
 	*x = EnableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1204,7 @@ func (x *EnableItemsResponse) String() string {
 func (*EnableItemsResponse) ProtoMessage() {}
 
 func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1217,7 @@ func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
 func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EnableItemsResponse) GetChangedItems() []uint32 {
@@ -1038,7 +1240,7 @@ type DisableServersRequest struct {
 
 func (x *DisableServersRequest) Reset() {
 	*x = DisableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1252,7 @@ func (x *DisableServersRequest) String() string {
 func (*DisableServersRequest) ProtoMessage() {}
 
 func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1265,7 @@ func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
 func (*DisableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DisableServersRequest) GetJobName() string {
@@ -1091,7 +1293,7 @@ type DisableServersResponse struct {
 
 func (x *DisableServersResponse) Reset() {
 	*x = DisableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1305,7 @@ func (x *DisableServersResponse) String() string {
 func (*DisableServersResponse) ProtoMessage() {}
 
 func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1318,7 @@ func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
 func (*DisableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DisableServersResponse) GetChangedServerIps() []string {
@@ -1139,7 +1341,7 @@ type EnableServersRequest struct {
 
 func (x *EnableServersRequest) Reset() {
 	*x = EnableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1353,7 @@ func (x *EnableServersRequest) String() string {
 func (*EnableServersRequest) ProtoMessage() {}
 
 func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1366,7 @@ func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
 func (*EnableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EnableServersRequest) GetJobName() string {
@@ -1192,7 +1394,7 @@ type EnableServersResponse struct {
 
 func (x *EnableServersResponse) Reset() {
 	*x = EnableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1204,7 +1406,7 @@ func (x *EnableServersResponse) String() string {
 func (*EnableServersResponse) ProtoMessage() {}
 
 func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1217,7 +1419,7 @@ func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
 func (*EnableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EnableServersResponse) GetChangedServerIps() []string {
@@ -1238,7 +1440,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1452,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1465,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -1286,7 +1488,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1500,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1513,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -1341,7 +1543,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1555,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1568,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -1394,7 +1596,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1608,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1621,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -1446,7 +1648,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1660,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1673,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -1558,7 +1760,19 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x04etag\x18\x02 \x01(\tR\x04etag\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"8\n" +
 	"\x11RemoveJobResponse\x12#\n" +
-	"\rremoved_nodes\x18\x01 \x01(\rR\fremovedNodes\"n\n" +
+	"\rremoved_nodes\x18\x01 \x01(\rR\fremovedNodes\"s\n" +
+	"\x14StopInstancesRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12!\n" +
+	"\finstance_ids\x18\x02 \x03(\tR\vinstanceIds\x12\x1d\n" +
+	"\n" +
+	"server_ips\x18\x03 \x03(\tR\tserverIps\"I\n" +
+	"\x15StopInstancesResponse\x120\n" +
+	"\x14stopped_instance_ids\x18\x01 \x03(\tR\x12stoppedInstanceIds\"P\n" +
+	"\x14RemoveServersRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"server_ips\x18\x02 \x03(\tR\tserverIps\"\x17\n" +
+	"\x15RemoveServersResponse\"n\n" +
 	"\fServerStatus\x12\x1b\n" +
 	"\tserver_ip\x18\x01 \x01(\tR\bserverIp\x12\x1a\n" +
 	"\bdisabled\x18\x02 \x01(\bR\bdisabled\x12%\n" +
@@ -1608,13 +1822,15 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n" +
 	"\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n" +
 	"\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n" +
-	"\x14JOB_STATE_UNREADABLE\x10\x052\xe2\x06\n" +
+	"\x14JOB_STATE_UNREADABLE\x10\x052\x9a\b\n" +
 	"\n" +
 	"JobService\x12K\n" +
 	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
 	"\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n" +
 	"\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n" +
-	"\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Q\n" +
+	"\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Z\n" +
+	"\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12Z\n" +
+	"\rRemoveServers\x12#.sidekeeper.v1.RemoveServersRequest\x1a$.sidekeeper.v1.RemoveServersResponse\x12Q\n" +
 	"\n" +
 	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12c\n" +
 	"\x10CancelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a'.sidekeeper.v1.CancelExecutionsResponse\x12W\n" +
@@ -1637,7 +1853,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(*ListJobsRequest)(nil),          // 1: sidekeeper.v1.ListJobsRequest
@@ -1649,61 +1865,69 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*UpdateJobResponse)(nil),        // 7: sidekeeper.v1.UpdateJobResponse
 	(*RemoveJobRequest)(nil),         // 8: sidekeeper.v1.RemoveJobRequest
 	(*RemoveJobResponse)(nil),        // 9: sidekeeper.v1.RemoveJobResponse
-	(*ServerStatus)(nil),             // 10: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 11: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 12: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 13: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 14: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 15: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 16: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 17: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 18: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 19: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 20: sidekeeper.v1.TriggerJobResponse
-	(*CancelExecutionsRequest)(nil),  // 21: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 22: sidekeeper.v1.CancelExecutionsResponse
-	(*CancelledExecution)(nil),       // 23: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 24: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 25: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 26: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 27: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 28: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 29: google.protobuf.FieldMask
+	(*StopInstancesRequest)(nil),     // 10: sidekeeper.v1.StopInstancesRequest
+	(*StopInstancesResponse)(nil),    // 11: sidekeeper.v1.StopInstancesResponse
+	(*RemoveServersRequest)(nil),     // 12: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 13: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 14: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 15: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 16: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 17: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 18: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 19: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 20: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 21: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 22: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 23: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 24: sidekeeper.v1.TriggerJobResponse
+	(*CancelExecutionsRequest)(nil),  // 25: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 26: sidekeeper.v1.CancelExecutionsResponse
+	(*CancelledExecution)(nil),       // 27: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 28: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 29: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 30: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 31: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 32: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 33: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	3,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	24, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	25, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	10, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	26, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	27, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	28, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
-	24, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	29, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	23, // 10: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	28, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	29, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	14, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	30, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	31, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	32, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	28, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	33, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	27, // 10: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
 	1,  // 11: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
 	4,  // 12: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
 	6,  // 13: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
 	8,  // 14: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	19, // 15: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	21, // 16: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	11, // 17: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	13, // 18: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	15, // 19: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	17, // 20: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	2,  // 21: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	5,  // 22: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	7,  // 23: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	9,  // 24: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	20, // 25: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	22, // 26: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	12, // 27: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	14, // 28: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	16, // 29: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	18, // 30: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	21, // [21:31] is the sub-list for method output_type
-	11, // [11:21] is the sub-list for method input_type
+	10, // 15: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	12, // 16: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	23, // 17: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	25, // 18: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	15, // 19: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	17, // 20: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	19, // 21: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	21, // 22: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	2,  // 23: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	5,  // 24: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	7,  // 25: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	9,  // 26: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	11, // 27: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	13, // 28: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	24, // 29: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	26, // 30: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	16, // 31: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	18, // 32: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	20, // 33: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	22, // 34: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	23, // [23:35] is the sub-list for method output_type
+	11, // [11:23] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1722,7 +1946,7 @@ func file_sidekeeper_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,8 @@ const (
 	JobService_GetJob_FullMethodName           = "/sidekeeper.v1.JobService/GetJob"
 	JobService_UpdateJob_FullMethodName        = "/sidekeeper.v1.JobService/UpdateJob"
 	JobService_RemoveJob_FullMethodName        = "/sidekeeper.v1.JobService/RemoveJob"
+	JobService_StopInstances_FullMethodName    = "/sidekeeper.v1.JobService/StopInstances"
+	JobService_RemoveServers_FullMethodName    = "/sidekeeper.v1.JobService/RemoveServers"
 	JobService_TriggerJob_FullMethodName       = "/sidekeeper.v1.JobService/TriggerJob"
 	JobService_CancelExecutions_FullMethodName = "/sidekeeper.v1.JobService/CancelExecutions"
 	JobService_DisableItems_FullMethodName     = "/sidekeeper.v1.JobService/DisableItems"
@@ -65,6 +67,19 @@ type JobServiceClient interface {
 	// PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
 	// again.
 	RemoveJob(ctx context.Context, in *RemoveJobRequest, opts ...grpc.CallOption) (*RemoveJobResponse, error)
+	// Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+	// finish their executions, and leave. An instance takes part again when its application is started again.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+	// registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+	// some instances may be stopped, and the call may be repeated.
+	StopInstances(ctx context.Context, in *StopInstancesRequest, opts ...grpc.CallOption) (*StopInstancesResponse, error)
+	// Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+	// with its next instance.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+	// FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
+	RemoveServers(ctx context.Context, in *RemoveServersRequest, opts ...grpc.CallOption) (*RemoveServersResponse, error)
 	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
 	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
 	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
@@ -148,6 +163,26 @@ func (c *jobServiceClient) RemoveJob(ctx context.Context, in *RemoveJobRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveJobResponse)
 	err := c.cc.Invoke(ctx, JobService_RemoveJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) StopInstances(ctx context.Context, in *StopInstancesRequest, opts ...grpc.CallOption) (*StopInstancesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopInstancesResponse)
+	err := c.cc.Invoke(ctx, JobService_StopInstances_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) RemoveServers(ctx context.Context, in *RemoveServersRequest, opts ...grpc.CallOption) (*RemoveServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveServersResponse)
+	err := c.cc.Invoke(ctx, JobService_RemoveServers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -248,6 +283,19 @@ type JobServiceServer interface {
 	// PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
 	// again.
 	RemoveJob(context.Context, *RemoveJobRequest) (*RemoveJobResponse, error)
+	// Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+	// finish their executions, and leave. An instance takes part again when its application is started again.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+	// registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+	// some instances may be stopped, and the call may be repeated.
+	StopInstances(context.Context, *StopInstancesRequest) (*StopInstancesResponse, error)
+	// Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+	// with its next instance.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+	// FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
+	RemoveServers(context.Context, *RemoveServersRequest) (*RemoveServersResponse, error)
 	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
 	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
 	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
@@ -308,6 +356,12 @@ func (UnimplementedJobServiceServer) UpdateJob(context.Context, *UpdateJobReques
 }
 func (UnimplementedJobServiceServer) RemoveJob(context.Context, *RemoveJobRequest) (*RemoveJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveJob not implemented")
+}
+func (UnimplementedJobServiceServer) StopInstances(context.Context, *StopInstancesRequest) (*StopInstancesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopInstances not implemented")
+}
+func (UnimplementedJobServiceServer) RemoveServers(context.Context, *RemoveServersRequest) (*RemoveServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveServers not implemented")
 }
 func (UnimplementedJobServiceServer) TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TriggerJob not implemented")
@@ -416,6 +470,42 @@ func _JobService_RemoveJob_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(JobServiceServer).RemoveJob(ctx, req.(*RemoveJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_StopInstances_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopInstancesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).StopInstances(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_StopInstances_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).StopInstances(ctx, req.(*StopInstancesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_RemoveServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).RemoveServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_RemoveServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).RemoveServers(ctx, req.(*RemoveServersRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -550,6 +640,14 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveJob",
 			Handler:    _JobService_RemoveJob_Handler,
+		},
+		{
+			MethodName: "StopInstances",
+			Handler:    _JobService_StopInstances_Handler,
+		},
+		{
+			MethodName: "RemoveServers",
+			Handler:    _JobService_RemoveServers_Handler,
 		},
 		{
 			MethodName: "TriggerJob",

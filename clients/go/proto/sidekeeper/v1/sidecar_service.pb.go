@@ -545,6 +545,107 @@ func (x *SetLogFilterResponse) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+// Asks for lines of the log.
+type TailLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many of the last lines, at most 10000.
+	Lines uint32 `protobuf:"varint,1,opt,name=lines,proto3" json:"lines,omitempty"`
+	// Whether to go on with the lines that come.
+	Follow        bool `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TailLogsRequest) Reset() {
+	*x = TailLogsRequest{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TailLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TailLogsRequest) ProtoMessage() {}
+
+func (x *TailLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TailLogsRequest.ProtoReflect.Descriptor instead.
+func (*TailLogsRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TailLogsRequest) GetLines() uint32 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *TailLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// Lines of the log.
+type TailLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lines in their order, a JSON object each.
+	Lines         []string `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TailLogsResponse) Reset() {
+	*x = TailLogsResponse{}
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TailLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TailLogsResponse) ProtoMessage() {}
+
+func (x *TailLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_sidecar_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TailLogsResponse.ProtoReflect.Descriptor instead.
+func (*TailLogsResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TailLogsResponse) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
 var File_sidekeeper_v1_sidecar_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_sidecar_service_proto_rawDesc = "" +
@@ -588,10 +689,16 @@ const file_sidekeeper_v1_sidecar_service_proto_rawDesc = "" +
 	"timeToLive\"`\n" +
 	"\x14SetLogFilterResponse\x12\x16\n" +
 	"\x06filter\x18\x01 \x01(\tR\x06filter\x120\n" +
-	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\xfd\x01\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"?\n" +
+	"\x0fTailLogsRequest\x12\x14\n" +
+	"\x05lines\x18\x01 \x01(\rR\x05lines\x12\x16\n" +
+	"\x06follow\x18\x02 \x01(\bR\x06follow\"(\n" +
+	"\x10TailLogsResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines2\xcc\x02\n" +
 	"\x0eSidecarService\x12N\n" +
 	"\tGetStatus\x12\x1f.sidekeeper.v1.GetStatusRequest\x1a .sidekeeper.v1.GetStatusResponse\x12W\n" +
-	"\fSetLogFilter\x12\".sidekeeper.v1.SetLogFilterRequest\x1a#.sidekeeper.v1.SetLogFilterResponse\x12B\n" +
+	"\fSetLogFilter\x12\".sidekeeper.v1.SetLogFilterRequest\x1a#.sidekeeper.v1.SetLogFilterResponse\x12M\n" +
+	"\bTailLogs\x12\x1e.sidekeeper.v1.TailLogsRequest\x1a\x1f.sidekeeper.v1.TailLogsResponse0\x01\x12B\n" +
 	"\x05Drain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
@@ -607,7 +714,7 @@ func file_sidekeeper_v1_sidecar_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_sidecar_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_sidecar_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_sidekeeper_v1_sidecar_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_sidekeeper_v1_sidecar_service_proto_goTypes = []any{
 	(*DrainRequest)(nil),          // 0: sidekeeper.v1.DrainRequest
 	(*DrainResponse)(nil),         // 1: sidekeeper.v1.DrainResponse
@@ -617,29 +724,33 @@ var file_sidekeeper_v1_sidecar_service_proto_goTypes = []any{
 	(*AttachedInstance)(nil),      // 5: sidekeeper.v1.AttachedInstance
 	(*SetLogFilterRequest)(nil),   // 6: sidekeeper.v1.SetLogFilterRequest
 	(*SetLogFilterResponse)(nil),  // 7: sidekeeper.v1.SetLogFilterResponse
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(SessionState)(0),             // 9: sidekeeper.v1.SessionState
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*TailLogsRequest)(nil),       // 8: sidekeeper.v1.TailLogsRequest
+	(*TailLogsResponse)(nil),      // 9: sidekeeper.v1.TailLogsResponse
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(SessionState)(0),             // 11: sidekeeper.v1.SessionState
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_sidecar_service_proto_depIdxs = []int32{
-	8,  // 0: sidekeeper.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
+	10, // 0: sidekeeper.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
 	2,  // 1: sidekeeper.v1.DrainResponse.instances:type_name -> sidekeeper.v1.DrainedInstance
-	9,  // 2: sidekeeper.v1.GetStatusResponse.session_state:type_name -> sidekeeper.v1.SessionState
-	8,  // 3: sidekeeper.v1.GetStatusResponse.session_timeout:type_name -> google.protobuf.Duration
-	8,  // 4: sidekeeper.v1.GetStatusResponse.remaining_lease:type_name -> google.protobuf.Duration
+	11, // 2: sidekeeper.v1.GetStatusResponse.session_state:type_name -> sidekeeper.v1.SessionState
+	10, // 3: sidekeeper.v1.GetStatusResponse.session_timeout:type_name -> google.protobuf.Duration
+	10, // 4: sidekeeper.v1.GetStatusResponse.remaining_lease:type_name -> google.protobuf.Duration
 	5,  // 5: sidekeeper.v1.GetStatusResponse.instances:type_name -> sidekeeper.v1.AttachedInstance
-	10, // 6: sidekeeper.v1.GetStatusResponse.log_filter_until:type_name -> google.protobuf.Timestamp
-	8,  // 7: sidekeeper.v1.GetStatusResponse.runtime_stall:type_name -> google.protobuf.Duration
-	8,  // 8: sidekeeper.v1.SetLogFilterRequest.time_to_live:type_name -> google.protobuf.Duration
-	10, // 9: sidekeeper.v1.SetLogFilterResponse.until:type_name -> google.protobuf.Timestamp
+	12, // 6: sidekeeper.v1.GetStatusResponse.log_filter_until:type_name -> google.protobuf.Timestamp
+	10, // 7: sidekeeper.v1.GetStatusResponse.runtime_stall:type_name -> google.protobuf.Duration
+	10, // 8: sidekeeper.v1.SetLogFilterRequest.time_to_live:type_name -> google.protobuf.Duration
+	12, // 9: sidekeeper.v1.SetLogFilterResponse.until:type_name -> google.protobuf.Timestamp
 	3,  // 10: sidekeeper.v1.SidecarService.GetStatus:input_type -> sidekeeper.v1.GetStatusRequest
 	6,  // 11: sidekeeper.v1.SidecarService.SetLogFilter:input_type -> sidekeeper.v1.SetLogFilterRequest
-	0,  // 12: sidekeeper.v1.SidecarService.Drain:input_type -> sidekeeper.v1.DrainRequest
-	4,  // 13: sidekeeper.v1.SidecarService.GetStatus:output_type -> sidekeeper.v1.GetStatusResponse
-	7,  // 14: sidekeeper.v1.SidecarService.SetLogFilter:output_type -> sidekeeper.v1.SetLogFilterResponse
-	1,  // 15: sidekeeper.v1.SidecarService.Drain:output_type -> sidekeeper.v1.DrainResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
+	8,  // 12: sidekeeper.v1.SidecarService.TailLogs:input_type -> sidekeeper.v1.TailLogsRequest
+	0,  // 13: sidekeeper.v1.SidecarService.Drain:input_type -> sidekeeper.v1.DrainRequest
+	4,  // 14: sidekeeper.v1.SidecarService.GetStatus:output_type -> sidekeeper.v1.GetStatusResponse
+	7,  // 15: sidekeeper.v1.SidecarService.SetLogFilter:output_type -> sidekeeper.v1.SetLogFilterResponse
+	9,  // 16: sidekeeper.v1.SidecarService.TailLogs:output_type -> sidekeeper.v1.TailLogsResponse
+	1,  // 17: sidekeeper.v1.SidecarService.Drain:output_type -> sidekeeper.v1.DrainResponse
+	14, // [14:18] is the sub-list for method output_type
+	10, // [10:14] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -657,7 +768,7 @@ func file_sidekeeper_v1_sidecar_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_sidecar_service_proto_rawDesc), len(file_sidekeeper_v1_sidecar_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

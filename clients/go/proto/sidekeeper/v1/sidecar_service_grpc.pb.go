@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	SidecarService_GetStatus_FullMethodName    = "/sidekeeper.v1.SidecarService/GetStatus"
 	SidecarService_SetLogFilter_FullMethodName = "/sidekeeper.v1.SidecarService/SetLogFilter"
+	SidecarService_TailLogs_FullMethodName     = "/sidekeeper.v1.SidecarService/TailLogs"
 	SidecarService_Drain_FullMethodName        = "/sidekeeper.v1.SidecarService/Drain"
 )
 
@@ -38,6 +39,11 @@ type SidecarServiceClient interface {
 	//
 	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
 	SetLogFilter(ctx context.Context, in *SetLogFilterRequest, opts ...grpc.CallOption) (*SetLogFilterResponse, error)
+	// Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+	// is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+	//
+	// Fails with INVALID_ARGUMENT (`lines` is too large).
+	TailLogs(ctx context.Context, in *TailLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TailLogsResponse], error)
 	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
 	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
 	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
@@ -81,6 +87,25 @@ func (c *sidecarServiceClient) SetLogFilter(ctx context.Context, in *SetLogFilte
 	return out, nil
 }
 
+func (c *sidecarServiceClient) TailLogs(ctx context.Context, in *TailLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TailLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SidecarService_ServiceDesc.Streams[0], SidecarService_TailLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[TailLogsRequest, TailLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SidecarService_TailLogsClient = grpc.ServerStreamingClient[TailLogsResponse]
+
 func (c *sidecarServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainResponse)
@@ -105,6 +130,11 @@ type SidecarServiceServer interface {
 	//
 	// Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
 	SetLogFilter(context.Context, *SetLogFilterRequest) (*SetLogFilterResponse, error)
+	// Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+	// is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+	//
+	// Fails with INVALID_ARGUMENT (`lines` is too large).
+	TailLogs(*TailLogsRequest, grpc.ServerStreamingServer[TailLogsResponse]) error
 	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
 	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
 	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
@@ -133,6 +163,9 @@ func (UnimplementedSidecarServiceServer) GetStatus(context.Context, *GetStatusRe
 }
 func (UnimplementedSidecarServiceServer) SetLogFilter(context.Context, *SetLogFilterRequest) (*SetLogFilterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLogFilter not implemented")
+}
+func (UnimplementedSidecarServiceServer) TailLogs(*TailLogsRequest, grpc.ServerStreamingServer[TailLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method TailLogs not implemented")
 }
 func (UnimplementedSidecarServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
@@ -194,6 +227,17 @@ func _SidecarService_SetLogFilter_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SidecarService_TailLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(TailLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SidecarServiceServer).TailLogs(m, &grpc.GenericServerStream[TailLogsRequest, TailLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SidecarService_TailLogsServer = grpc.ServerStreamingServer[TailLogsResponse]
+
 func _SidecarService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainRequest)
 	if err := dec(in); err != nil {
@@ -232,6 +276,12 @@ var SidecarService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SidecarService_Drain_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "TailLogs",
+			Handler:       _SidecarService_TailLogs_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "sidekeeper/v1/sidecar_service.proto",
 }

@@ -20,6 +20,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CheckOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECK_OUTCOME_UNSPECIFIED: _CheckOutcome.ValueType  # 0
+    """Not set."""
+    CHECK_OUTCOME_OK: _CheckOutcome.ValueType  # 1
+    """All is as expected."""
+    CHECK_OUTCOME_WARNING: _CheckOutcome.ValueType  # 2
+    """Something does not run as it should, or soon will not."""
+    CHECK_OUTCOME_ERROR: _CheckOutcome.ValueType  # 3
+    """Something does not run."""
+    CHECK_OUTCOME_SKIPPED: _CheckOutcome.ValueType  # 4
+    """The check was not made, because an earlier one has failed, or because its facts are not known."""
+
+class CheckOutcome(_CheckOutcome, metaclass=_CheckOutcomeEnumTypeWrapper):
+    """How a check ended."""
+
+CHECK_OUTCOME_UNSPECIFIED: CheckOutcome.ValueType  # 0
+"""Not set."""
+CHECK_OUTCOME_OK: CheckOutcome.ValueType  # 1
+"""All is as expected."""
+CHECK_OUTCOME_WARNING: CheckOutcome.ValueType  # 2
+"""Something does not run as it should, or soon will not."""
+CHECK_OUTCOME_ERROR: CheckOutcome.ValueType  # 3
+"""Something does not run."""
+CHECK_OUTCOME_SKIPPED: CheckOutcome.ValueType  # 4
+"""The check was not made, because an earlier one has failed, or because its facts are not known."""
+Global___CheckOutcome: _TypeAlias = CheckOutcome  # noqa: Y015
+
 class _ItemVerdict:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -103,6 +135,74 @@ class ExplainJobRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
+
+@_typing.final
+class CheckDeploymentRequest(_message.Message):
+    """Asks for all checks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHOUT_JOBS_FIELD_NUMBER: _builtins.int
+    without_jobs: _builtins.bool
+    """Whether to leave out the jobs."""
+    def __init__(
+        self,
+        *,
+        without_jobs: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["without_jobs", b"without_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDeploymentRequest: _TypeAlias = CheckDeploymentRequest  # noqa: Y015
+
+@_typing.final
+class CheckDeploymentResponse(_message.Message):
+    """The result of a check."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    EXPECTS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    JOBS_CHECKED_FIELD_NUMBER: _builtins.int
+    category: _builtins.str
+    """The group of the check: `sidecar`, `registry`, `security` or `jobs`."""
+    check: _builtins.str
+    """The name of the check; of a job its name."""
+    expects: _builtins.str
+    """The state that the check expects, in words."""
+    outcome: Global___CheckOutcome.ValueType
+    """How it ended."""
+    jobs_checked: _builtins.int
+    """How many jobs were explained. Set in the last message only, which is no check."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """The findings, the worst first. One without a subject is about the sidecar."""
+
+    def __init__(
+        self,
+        *,
+        category: _builtins.str = ...,
+        check: _builtins.str = ...,
+        expects: _builtins.str = ...,
+        outcome: Global___CheckOutcome.ValueType = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        jobs_checked: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_jobs_checked", b"_jobs_checked", "jobs_checked", b"jobs_checked"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_jobs_checked", b"_jobs_checked", "category", b"category", "check", b"check", "expects", b"expects", "findings", b"findings", "jobs_checked", b"jobs_checked", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__jobs_checked: _TypeAlias = _typing.Literal["jobs_checked"]  # noqa: Y015
+    _WhichOneofArgType__jobs_checked: _TypeAlias = _typing.Literal["_jobs_checked", b"_jobs_checked"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__jobs_checked) -> _WhichOneofReturnType__jobs_checked | None: ...
+
+Global___CheckDeploymentResponse: _TypeAlias = CheckDeploymentResponse  # noqa: Y015
 
 @_typing.final
 class ExplainJobResponse(_message.Message):
@@ -228,7 +328,7 @@ class Finding(_message.Message):
     """Where the documentation explains it, for example `docs/operations.md#item_disabled`."""
     @_builtins.property
     def subject(self) -> Global___FindingSubject:
-        """The job, item, instance or server that the finding is about."""
+        """The job, item, instance or server that the finding is about. Absent: the sidecar that was asked."""
 
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DiagnosticsServiceStub(object):
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -41,10 +41,15 @@ class DiagnosticsServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.FromString,
                 _registered_method=True)
+        self.CheckDeployment = channel.unary_stream(
+                '/sidekeeper.v1.DiagnosticsService/CheckDeployment',
+                request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.FromString,
+                _registered_method=True)
 
 
 class DiagnosticsServiceServicer(object):
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -58,6 +63,17 @@ class DiagnosticsServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckDeployment(self, request, context):
+        """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+        check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+
+        Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+        registry ceases to answer while jobs are explained.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiagnosticsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -65,6 +81,11 @@ def add_DiagnosticsServiceServicer_to_server(servicer, server):
                     servicer.ExplainJob,
                     request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.SerializeToString,
+            ),
+            'CheckDeployment': grpc.unary_stream_rpc_method_handler(
+                    servicer.CheckDeployment,
+                    request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -75,7 +96,7 @@ def add_DiagnosticsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiagnosticsService(object):
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -96,6 +117,33 @@ class DiagnosticsService(object):
             '/sidekeeper.v1.DiagnosticsService/ExplainJob',
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckDeployment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sidekeeper.v1.DiagnosticsService/CheckDeployment',
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DiagnosticsServiceStub:
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -41,10 +41,17 @@ class DiagnosticsServiceStub:
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
     job) or UNAVAILABLE (the registry does not answer; call again).
     """
+    CheckDeployment: _grpc.UnaryStreamMultiCallable[_diagnostics_service_pb2.CheckDeploymentRequest, _diagnostics_service_pb2.CheckDeploymentResponse]
+    """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+    check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+
+    Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+    registry ceases to answer while jobs are explained.
+    """
 
 @_typing.type_check_only
 class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -55,9 +62,16 @@ class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
     job) or UNAVAILABLE (the registry does not answer; call again).
     """
+    CheckDeployment: _aio.UnaryStreamMultiCallable[_diagnostics_service_pb2.CheckDeploymentRequest, _diagnostics_service_pb2.CheckDeploymentResponse]  # type: ignore[assignment]
+    """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+    check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+
+    Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+    registry ceases to answer while jobs are explained.
+    """
 
 class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Names the faults of a job and their remedies. Every sidecar answers for every job of its namespace, also for those that only
+    """Names the faults of a job or of a sidecar, and their remedies. Every sidecar answers for every job of its namespace, also for those that only
     Java instances run. No node is changed.
     """
 
@@ -71,6 +85,19 @@ class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
         job) or UNAVAILABLE (the registry does not answer; call again).
+        """
+
+    @_abc_1.abstractmethod
+    def CheckDeployment(
+        self,
+        request: _diagnostics_service_pb2.CheckDeploymentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_diagnostics_service_pb2.CheckDeploymentResponse], _abc.AsyncIterator[_diagnostics_service_pb2.CheckDeploymentResponse]]:
+        """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
+        check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
+
+        Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
+        registry ceases to answer while jobs are explained.
         """
 
 def add_DiagnosticsServiceServicer_to_server(servicer: DiagnosticsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

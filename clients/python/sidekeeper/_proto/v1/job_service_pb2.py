@@ -28,7 +28,7 @@ from sidekeeper._proto.v1 import assignment_service_pb2 as sidekeeper_dot_v1_dot
 from sidekeeper._proto.v1 import job_pb2 as sidekeeper_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\x1a\x17sidekeeper/v1/job.proto\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.sidekeeper.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xcf\x01\n\nJobSummary\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.sidekeeper.v1.JobState\x12\x1c\n\x14sharding_total_count\x18\x03 \x01(\r\x12\x0c\n\x04\x63ron\x18\x04 \x01(\t\x12\x11\n\ttime_zone\x18\x05 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\x12\x16\n\x0einstance_count\x18\x07 \x01(\r\x12\x1b\n\x13java_instance_count\x18\x08 \x01(\r\"!\n\rGetJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"\x91\x03\n\x0eGetJobResponse\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x10\n\x08\x64ocument\x18\x04 \x01(\t\x12\x30\n\tinstances\x18\x05 \x03(\x0b\x32\x1d.sidekeeper.v1.InstanceStatus\x12,\n\x07servers\x18\x06 \x03(\x0b\x32\x1b.sidekeeper.v1.ServerStatus\x12(\n\x05items\x18\x07 \x03(\x0b\x32\x19.sidekeeper.v1.ItemStatus\x12\x12\n\nresharding\x18\x08 \x01(\x08\x12\x32\n\x0enext_fire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08problems\x18\n \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12\x19\n\x11parameters_hidden\x18\x0b \x01(\x08\"\xc9\x01\n\x10UpdateJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x12\x15\n\rallow_missing\x18\x06 \x01(\x08\"K\n\x11UpdateJobResponse\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x16\n\x0e\x63hanged_fields\x18\x02 \x03(\t\x12\x10\n\x08\x64ocument\x18\x03 \x01(\t\"A\n\x10RemoveJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"*\n\x11RemoveJobResponse\x12\x15\n\rremoved_nodes\x18\x01 \x01(\r\"K\n\x0cServerStatus\x12\x11\n\tserver_ip\x18\x01 \x01(\t\x12\x10\n\x08\x64isabled\x18\x02 \x01(\x08\x12\x16\n\x0einstance_count\x18\x03 \x01(\r\"6\n\x13\x44isableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"-\n\x14\x44isableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"5\n\x12\x45nableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\",\n\x13\x45nableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"=\n\x15\x44isableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"4\n\x16\x44isableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"<\n\x14\x45nableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"3\n\x15\x45nableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08*\x9f\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cJOB_STATE_OK\x10\x01\x12\x16\n\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n\x14JOB_STATE_UNREADABLE\x10\x05\x32\xe2\x06\n\nJobService\x12K\n\x08ListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12\x45\n\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponse\x12W\n\x0c\x44isableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n\x0b\x45nableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n\x0e\x44isableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\x1a\x17sidekeeper/v1/job.proto\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.sidekeeper.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xcf\x01\n\nJobSummary\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.sidekeeper.v1.JobState\x12\x1c\n\x14sharding_total_count\x18\x03 \x01(\r\x12\x0c\n\x04\x63ron\x18\x04 \x01(\t\x12\x11\n\ttime_zone\x18\x05 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\x12\x16\n\x0einstance_count\x18\x07 \x01(\r\x12\x1b\n\x13java_instance_count\x18\x08 \x01(\r\"!\n\rGetJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"\x91\x03\n\x0eGetJobResponse\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x10\n\x08\x64ocument\x18\x04 \x01(\t\x12\x30\n\tinstances\x18\x05 \x03(\x0b\x32\x1d.sidekeeper.v1.InstanceStatus\x12,\n\x07servers\x18\x06 \x03(\x0b\x32\x1b.sidekeeper.v1.ServerStatus\x12(\n\x05items\x18\x07 \x03(\x0b\x32\x19.sidekeeper.v1.ItemStatus\x12\x12\n\nresharding\x18\x08 \x01(\x08\x12\x32\n\x0enext_fire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08problems\x18\n \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12\x19\n\x11parameters_hidden\x18\x0b \x01(\x08\"\xc9\x01\n\x10UpdateJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x12\x15\n\rallow_missing\x18\x06 \x01(\x08\"K\n\x11UpdateJobResponse\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x16\n\x0e\x63hanged_fields\x18\x02 \x03(\t\x12\x10\n\x08\x64ocument\x18\x03 \x01(\t\"A\n\x10RemoveJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"*\n\x11RemoveJobResponse\x12\x15\n\rremoved_nodes\x18\x01 \x01(\r\"R\n\x14StopInstancesRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x02 \x03(\t\x12\x12\n\nserver_ips\x18\x03 \x03(\t\"5\n\x15StopInstancesResponse\x12\x1c\n\x14stopped_instance_ids\x18\x01 \x03(\t\"<\n\x14RemoveServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"\x17\n\x15RemoveServersResponse\"K\n\x0cServerStatus\x12\x11\n\tserver_ip\x18\x01 \x01(\t\x12\x10\n\x08\x64isabled\x18\x02 \x01(\x08\x12\x16\n\x0einstance_count\x18\x03 \x01(\r\"6\n\x13\x44isableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"-\n\x14\x44isableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"5\n\x12\x45nableItemsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\",\n\x13\x45nableItemsResponse\x12\x15\n\rchanged_items\x18\x01 \x03(\r\"=\n\x15\x44isableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"4\n\x16\x44isableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"<\n\x14\x45nableServersRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nserver_ips\x18\x02 \x03(\t\"3\n\x15\x45nableServersResponse\x12\x1a\n\x12\x63hanged_server_ips\x18\x01 \x03(\t\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08*\x9f\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cJOB_STATE_OK\x10\x01\x12\x16\n\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n\x14JOB_STATE_UNREADABLE\x10\x05\x32\x9a\x08\n\nJobService\x12K\n\x08ListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12\x45\n\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Z\n\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12Z\n\rRemoveServers\x12#.sidekeeper.v1.RemoveServersRequest\x1a$.sidekeeper.v1.RemoveServersResponse\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponse\x12W\n\x0c\x44isableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n\x0b\x45nableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n\x0e\x44isableServers\x12$.sidekeeper.v1.DisableServersRequest\x1a%.sidekeeper.v1.DisableServersResponse\x12Z\n\rEnableServers\x12#.sidekeeper.v1.EnableServersRequest\x1a$.sidekeeper.v1.EnableServersResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.job_se
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_JOBSTATE']._serialized_start=2246
-  _globals['_JOBSTATE']._serialized_end=2405
+  _globals['_JOBSTATE']._serialized_start=2472
+  _globals['_JOBSTATE']._serialized_end=2631
   _globals['_LISTJOBSREQUEST']._serialized_start=182
   _globals['_LISTJOBSREQUEST']._serialized_end=238
   _globals['_LISTJOBSRESPONSE']._serialized_start=240
@@ -56,34 +56,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVEJOBREQUEST']._serialized_end=1321
   _globals['_REMOVEJOBRESPONSE']._serialized_start=1323
   _globals['_REMOVEJOBRESPONSE']._serialized_end=1365
-  _globals['_SERVERSTATUS']._serialized_start=1367
-  _globals['_SERVERSTATUS']._serialized_end=1442
-  _globals['_DISABLEITEMSREQUEST']._serialized_start=1444
-  _globals['_DISABLEITEMSREQUEST']._serialized_end=1498
-  _globals['_DISABLEITEMSRESPONSE']._serialized_start=1500
-  _globals['_DISABLEITEMSRESPONSE']._serialized_end=1545
-  _globals['_ENABLEITEMSREQUEST']._serialized_start=1547
-  _globals['_ENABLEITEMSREQUEST']._serialized_end=1600
-  _globals['_ENABLEITEMSRESPONSE']._serialized_start=1602
-  _globals['_ENABLEITEMSRESPONSE']._serialized_end=1646
-  _globals['_DISABLESERVERSREQUEST']._serialized_start=1648
-  _globals['_DISABLESERVERSREQUEST']._serialized_end=1709
-  _globals['_DISABLESERVERSRESPONSE']._serialized_start=1711
-  _globals['_DISABLESERVERSRESPONSE']._serialized_end=1763
-  _globals['_ENABLESERVERSREQUEST']._serialized_start=1765
-  _globals['_ENABLESERVERSREQUEST']._serialized_end=1825
-  _globals['_ENABLESERVERSRESPONSE']._serialized_start=1827
-  _globals['_ENABLESERVERSRESPONSE']._serialized_end=1878
-  _globals['_TRIGGERJOBREQUEST']._serialized_start=1880
-  _globals['_TRIGGERJOBREQUEST']._serialized_end=1917
-  _globals['_TRIGGERJOBRESPONSE']._serialized_start=1919
-  _globals['_TRIGGERJOBRESPONSE']._serialized_end=2001
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=2003
-  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=2061
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=2063
-  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=2143
-  _globals['_CANCELLEDEXECUTION']._serialized_start=2145
-  _globals['_CANCELLEDEXECUTION']._serialized_end=2243
-  _globals['_JOBSERVICE']._serialized_start=2408
-  _globals['_JOBSERVICE']._serialized_end=3274
+  _globals['_STOPINSTANCESREQUEST']._serialized_start=1367
+  _globals['_STOPINSTANCESREQUEST']._serialized_end=1449
+  _globals['_STOPINSTANCESRESPONSE']._serialized_start=1451
+  _globals['_STOPINSTANCESRESPONSE']._serialized_end=1504
+  _globals['_REMOVESERVERSREQUEST']._serialized_start=1506
+  _globals['_REMOVESERVERSREQUEST']._serialized_end=1566
+  _globals['_REMOVESERVERSRESPONSE']._serialized_start=1568
+  _globals['_REMOVESERVERSRESPONSE']._serialized_end=1591
+  _globals['_SERVERSTATUS']._serialized_start=1593
+  _globals['_SERVERSTATUS']._serialized_end=1668
+  _globals['_DISABLEITEMSREQUEST']._serialized_start=1670
+  _globals['_DISABLEITEMSREQUEST']._serialized_end=1724
+  _globals['_DISABLEITEMSRESPONSE']._serialized_start=1726
+  _globals['_DISABLEITEMSRESPONSE']._serialized_end=1771
+  _globals['_ENABLEITEMSREQUEST']._serialized_start=1773
+  _globals['_ENABLEITEMSREQUEST']._serialized_end=1826
+  _globals['_ENABLEITEMSRESPONSE']._serialized_start=1828
+  _globals['_ENABLEITEMSRESPONSE']._serialized_end=1872
+  _globals['_DISABLESERVERSREQUEST']._serialized_start=1874
+  _globals['_DISABLESERVERSREQUEST']._serialized_end=1935
+  _globals['_DISABLESERVERSRESPONSE']._serialized_start=1937
+  _globals['_DISABLESERVERSRESPONSE']._serialized_end=1989
+  _globals['_ENABLESERVERSREQUEST']._serialized_start=1991
+  _globals['_ENABLESERVERSREQUEST']._serialized_end=2051
+  _globals['_ENABLESERVERSRESPONSE']._serialized_start=2053
+  _globals['_ENABLESERVERSRESPONSE']._serialized_end=2104
+  _globals['_TRIGGERJOBREQUEST']._serialized_start=2106
+  _globals['_TRIGGERJOBREQUEST']._serialized_end=2143
+  _globals['_TRIGGERJOBRESPONSE']._serialized_start=2145
+  _globals['_TRIGGERJOBRESPONSE']._serialized_end=2227
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=2229
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=2287
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=2289
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=2369
+  _globals['_CANCELLEDEXECUTION']._serialized_start=2371
+  _globals['_CANCELLEDEXECUTION']._serialized_end=2469
+  _globals['_JOBSERVICE']._serialized_start=2634
+  _globals['_JOBSERVICE']._serialized_end=3684
 # @@protoc_insertion_point(module_scope)

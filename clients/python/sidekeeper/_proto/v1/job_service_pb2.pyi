@@ -400,6 +400,109 @@ class RemoveJobResponse(_message.Message):
 Global___RemoveJobResponse: _TypeAlias = RemoveJobResponse  # noqa: Y015
 
 @_typing.final
+class StopInstancesRequest(_message.Message):
+    """The instances to stop."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    SERVER_IPS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The instances with these ids; at most 10000."""
+
+    @_builtins.property
+    def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The instances on these servers (IPv4); at most 10000. Both lists empty: all instances of the job."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+        server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_ids", b"instance_ids", "job_name", b"job_name", "server_ips", b"server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopInstancesRequest: _TypeAlias = StopInstancesRequest  # noqa: Y015
+
+@_typing.final
+class StopInstancesResponse(_message.Message):
+    """The instances that were stopped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STOPPED_INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def stopped_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The instances that were online, ascending by id."""
+
+    def __init__(
+        self,
+        *,
+        stopped_instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stopped_instance_ids", b"stopped_instance_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopInstancesResponse: _TypeAlias = StopInstancesResponse  # noqa: Y015
+
+@_typing.final
+class RemoveServersRequest(_message.Message):
+    """The servers to remove."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    SERVER_IPS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The servers' addresses (IPv4), 1 to 10000."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        server_ips: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "server_ips", b"server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveServersRequest: _TypeAlias = RemoveServersRequest  # noqa: Y015
+
+@_typing.final
+class RemoveServersResponse(_message.Message):
+    """The servers are removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveServersResponse: _TypeAlias = RemoveServersResponse  # noqa: Y015
+
+@_typing.final
 class ServerStatus(_message.Message):
     """A server of a job."""
 

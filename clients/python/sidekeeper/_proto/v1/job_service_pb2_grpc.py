@@ -55,6 +55,16 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.FromString,
                 _registered_method=True)
+        self.StopInstances = channel.unary_unary(
+                '/sidekeeper.v1.JobService/StopInstances',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.FromString,
+                _registered_method=True)
+        self.RemoveServers = channel.unary_unary(
+                '/sidekeeper.v1.JobService/RemoveServers',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersResponse.FromString,
+                _registered_method=True)
         self.TriggerJob = channel.unary_unary(
                 '/sidekeeper.v1.JobService/TriggerJob',
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
@@ -134,6 +144,29 @@ class JobServiceServicer(object):
         DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
         PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
         again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopInstances(self, request, context):
+        """Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+        finish their executions, and leave. An instance takes part again when its application is started again.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+        registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+        some instances may be stopped, and the call may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveServers(self, request, context):
+        """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+        with its next instance.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+        FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +263,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.RemoveJob,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.SerializeToString,
+            ),
+            'StopInstances': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopInstances,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.SerializeToString,
+            ),
+            'RemoveServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveServers,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersResponse.SerializeToString,
             ),
             'TriggerJob': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerJob,
@@ -371,6 +414,60 @@ class JobService(object):
             '/sidekeeper.v1.JobService/RemoveJob',
             sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.RemoveJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopInstances(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/StopInstances',
+            sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/RemoveServers',
+            sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -65,6 +65,21 @@ class JobServiceStub:
     PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
     again.
     """
+    StopInstances: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.StopInstancesRequest, _job_service_pb2.StopInstancesResponse]
+    """Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+    finish their executions, and leave. An instance takes part again when its application is started again.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+    registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+    some instances may be stopped, and the call may be repeated.
+    """
+    RemoveServers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RemoveServersRequest, _job_service_pb2.RemoveServersResponse]
+    """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+    with its next instance.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+    FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
+    """
     TriggerJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.TriggerJobRequest, _job_service_pb2.TriggerJobResponse]
     """Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
     the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
@@ -145,6 +160,21 @@ class JobServiceAsyncStub(JobServiceStub):
     DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
     PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
     again.
+    """
+    StopInstances: _aio.UnaryUnaryMultiCallable[_job_service_pb2.StopInstancesRequest, _job_service_pb2.StopInstancesResponse]  # type: ignore[assignment]
+    """Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+    finish their executions, and leave. An instance takes part again when its application is started again.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+    registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+    some instances may be stopped, and the call may be repeated.
+    """
+    RemoveServers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RemoveServersRequest, _job_service_pb2.RemoveServersResponse]  # type: ignore[assignment]
+    """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+    with its next instance.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+    FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
     """
     TriggerJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.TriggerJobRequest, _job_service_pb2.TriggerJobResponse]  # type: ignore[assignment]
     """Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
@@ -247,6 +277,33 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
         PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
         again.
+        """
+
+    @_abc_1.abstractmethod
+    def StopInstances(
+        self,
+        request: _job_service_pb2.StopInstancesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.StopInstancesResponse, _abc.Awaitable[_job_service_pb2.StopInstancesResponse]]:
+        """Stops instances of a job, Java's included, as ElasticJob's lifecycle API does it (there it is called shutdown): they begin nothing more,
+        finish their executions, and leave. An instance takes part again when its application is started again.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
+        registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
+        some instances may be stopped, and the call may be repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveServers(
+        self,
+        request: _job_service_pb2.RemoveServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.RemoveServersResponse, _abc.Awaitable[_job_service_pb2.RemoveServersResponse]]:
+        """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
+        with its next instance.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such server), NOT_FOUND (the registry has no nodes of the job),
+        FAILED_PRECONDITION (an instance on a server is online); nothing is changed then; and else as `StopInstances`.
         """
 
     @_abc_1.abstractmethod

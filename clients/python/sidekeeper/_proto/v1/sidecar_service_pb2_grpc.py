@@ -45,6 +45,11 @@ class SidecarServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.FromString,
                 _registered_method=True)
+        self.TailLogs = channel.unary_stream(
+                '/sidekeeper.v1.SidecarService/TailLogs',
+                request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/sidekeeper.v1.SidecarService/Drain',
                 request_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.DrainRequest.SerializeToString,
@@ -69,6 +74,16 @@ class SidecarServiceServicer(object):
         its end.
 
         Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TailLogs(self, request, context):
+        """Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+        is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+
+        Fails with INVALID_ARGUMENT (`lines` is too large).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,6 +119,11 @@ def add_SidecarServiceServicer_to_server(servicer, server):
                     servicer.SetLogFilter,
                     request_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.SerializeToString,
+            ),
+            'TailLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.TailLogs,
+                    request_deserializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -166,6 +186,33 @@ class SidecarService(object):
             '/sidekeeper.v1.SidecarService/SetLogFilter',
             sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterRequest.SerializeToString,
             sidekeeper_dot_v1_dot_sidecar__service__pb2.SetLogFilterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TailLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sidekeeper.v1.SidecarService/TailLogs',
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_sidecar__service__pb2.TailLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,12 @@ class SidecarServiceStub:
 
     Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
     """
+    TailLogs: _grpc.UnaryStreamMultiCallable[_sidecar_service_pb2.TailLogsRequest, _sidecar_service_pb2.TailLogsResponse]
+    """Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+    is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+
+    Fails with INVALID_ARGUMENT (`lines` is too large).
+    """
     Drain: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]
     """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
     `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
@@ -72,6 +78,12 @@ class SidecarServiceAsyncStub(SidecarServiceStub):
     its end.
 
     Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+    """
+    TailLogs: _aio.UnaryStreamMultiCallable[_sidecar_service_pb2.TailLogsRequest, _sidecar_service_pb2.TailLogsResponse]  # type: ignore[assignment]
+    """Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+    is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+
+    Fails with INVALID_ARGUMENT (`lines` is too large).
     """
     Drain: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]  # type: ignore[assignment]
     """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
@@ -111,6 +123,18 @@ class SidecarServiceServicer(metaclass=_abc_1.ABCMeta):
         its end.
 
         Fails with INVALID_ARGUMENT (the filter is wrong, or the time is out of range) and changes nothing then.
+        """
+
+    @_abc_1.abstractmethod
+    def TailLogs(
+        self,
+        request: _sidecar_service_pb2.TailLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sidecar_service_pb2.TailLogsResponse], _abc.AsyncIterator[_sidecar_service_pb2.TailLogsResponse]]:
+        """Sends the last lines of the sidecar's log, and on request those that come: the lines of level INFO and above, whatever the log filter
+        is. The sidecar keeps 10000 lines, or 8 MiB. A slow reader misses lines that are not kept any more.
+
+        Fails with INVALID_ARGUMENT (`lines` is too large).
         """
 
     @_abc_1.abstractmethod

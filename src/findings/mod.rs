@@ -1,8 +1,11 @@
 //! The catalogue of findings: everything that can be wrong with a job, each with its code, its severity, one sentence, and the
-//! remedy. Pure. Decides the words; `coordination::admin::explain` decides which findings a job has.
+//! remedy; and with a sidecar ([`sidecar`]). Pure. Decides the words; `coordination::admin::explain` decides which findings a job has, and
+//! `coordination::admin::doctor` which ones a sidecar has.
 //!
 //! A code is never renamed and never gets a second meaning, because programs and runbooks rely on it. `docs/operations.md` has a
 //! section for each, and `tests/tidy` compares the two.
+
+pub mod sidecar;
 
 use std::net::Ipv4Addr;
 
@@ -176,8 +179,13 @@ impl Finding {
 
     /// Where the documentation explains it.
     pub fn anchor(&self) -> String {
-        format!("docs/operations.md#{}", self.cause.code().to_lowercase())
+        anchor(self.cause.code())
     }
+}
+
+/// Where the documentation explains a code.
+fn anchor(code: &str) -> String {
+    format!("docs/operations.md#{}", code.to_lowercase())
 }
 
 impl Cause {

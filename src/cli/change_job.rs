@@ -1,6 +1,7 @@
-//! `diff` and `apply`: configurations in files against the registry. `remove`: a job with all its nodes.
+//! `diff` and `apply`: configurations in files against the registry. `remove`: a job with all its nodes, or servers of it. `stop`: instances.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,12 +20,15 @@ use crate::api::convert::{configuration_to_proto, field_of};
 use crate::api::{jobs, status};
 use crate::coordination::job::picture::settings::checks;
 use crate::elasticjob::config_yaml_editor::Key;
-use crate::job::{JobConfiguration, JobName};
+use crate::job::{InstanceId, JobConfiguration, JobName};
 use crate::job_files;
 use crate::proto::job_service_client::JobServiceClient;
-use crate::proto::{GetJobRequest, RemoveJobRequest, UpdateJobRequest, UpdateJobResponse};
+use crate::proto::{
+    GetJobRequest, RemoveJobRequest, RemoveServersRequest, StopInstancesRequest, UpdateJobRequest,
+    UpdateJobResponse,
+};
 use crate::runner::admin;
-use crate::runner::admin::change_job;
+use crate::runner::admin::change_job::{self, Stop};
 
 /// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,11 +67,46 @@ pub(super) struct ApplyArgs {
 }
 
 #[derive(Args)]
+#[group(id = "whom", required = true, multiple = true)]
+pub(super) struct Whom {
+    /// An instance, by its id; may be given several times.
+    #[arg(long = "instance", value_name = "ID", group = "whom")]
+    instances: Vec<String>,
+    /// The instances on a server, by its address; may be given several times.
+    #[arg(long = "server", value_name = "IPV4", group = "whom")]
+    servers: Vec<Ipv4Addr>,
+    /// All instances of the job.
+    #[arg(long, group = "whom", conflicts_with_all = ["instances", "servers"])]
+    all_instances: bool,
+}
+
+#[derive(Args)]
+pub(super) struct StopArgs {
+    /// The job's name.
+    job: String,
+    #[command(flatten)]
+    whom: Whom,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 pub(super) struct RemoveArgs {
     /// The job's name.
     job: String,
-    /// Remove it although instances are online. They are stopped, and their executions may end first.
-    #[arg(long)]
+    /// Remove only a server of the job, by its address, that has no instance any more; may be given several times.
+    #[arg(long = "server", value_name = "IPV4")]
+    servers: Vec<Ipv4Addr>,
+    /// Remove the job although instances are online. They are stopped, and their executions may end first.
+    #[arg(long, conflicts_with = "servers")]
     force: bool,
     #[command(flatten)]
     sidecar: SidecarArgs,
@@ -141,6 +180,9 @@ pub(super) async fn remove(args: RemoveArgs) -> Result<ExitCode, Failure> {
     let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
     let mut service = Service::open(&args.sidecar, &args.registry).await?;
     let removed = async {
+        if !args.servers.is_empty() {
+            return remove_servers(&mut service, &job, &args).await;
+        }
         let (etag, _, online) = service.get(&job).await?;
         if !args.yes {
             let shown = printable(job.as_str());
@@ -163,6 +205,48 @@ pub(super) async fn remove(args: RemoveArgs) -> Result<ExitCode, Failure> {
     let removed = removed.await;
     service.close().await;
     removed
+}
+
+async fn remove_servers(
+    service: &mut Service,
+    job: &JobName,
+    args: &RemoveArgs,
+) -> Result<ExitCode, Failure> {
+    let shown = printable(job.as_str());
+    let servers: Vec<_> = args.servers.iter().map(ToString::to_string).collect();
+    if !args.yes {
+        confirm(&format!("This removes {} from the servers of job {shown}.", servers.join(", ")))?;
+    }
+    service.remove_servers(job, &args.servers).await?;
+    let text = match args.json {
+        true => json_line(&json!({})),
+        false => servers.iter().map(|server| format!("removed  {server} of {shown}\n")).collect(),
+    };
+    print(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn stop(args: StopArgs) -> Result<ExitCode, Failure> {
+    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
+    let shown = printable(job.as_str());
+    if !args.yes {
+        let Whom { instances, servers, .. } = &args.whom;
+        let named = instances.iter().map(|id| printable(id)).chain(servers.iter().map(ToString::to_string));
+        let named: Vec<_> = named.collect();
+        let named = if named.is_empty() { "all instances".to_owned() } else { named.join(", ") };
+        confirm(&format!("This stops {named} of job {shown}: they finish their executions, and leave."))?;
+    }
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let stopped = service.stop(&job, &args.whom).await;
+    service.close().await;
+    let stopped = stopped?;
+    let text = match args.json {
+        true => json_line(&json!({ "stopped_instance_ids": stopped })),
+        false if stopped.is_empty() => "nothing to do: none is online\n".to_owned(),
+        false => stopped.iter().map(|id| format!("stopped  {} of {shown}\n", printable(id))).collect(),
+    };
+    print(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads all files. All errors are reported, each with its file.
@@ -239,6 +323,44 @@ impl Service {
             Self::Registry(registry) => {
                 let removed = change_job::remove_in(registry.namespace(), job, &etag, force).await;
                 removed.map_err(|error| failed(&status::of_change(&error)))
+            }
+        }
+    }
+
+    async fn remove_servers(&mut self, job: &JobName, servers: &[Ipv4Addr]) -> Result<(), Failure> {
+        match self {
+            Self::Sidecar(client) => {
+                let server_ips = servers.iter().map(ToString::to_string).collect();
+                let request = timed(RemoveServersRequest { job_name: job.to_string(), server_ips })?;
+                client.remove_servers(request).await.map(drop).map_err(|status| refused(&status))
+            }
+            Self::Registry(registry) => {
+                let servers = servers.iter().copied().collect();
+                let removed = change_job::remove_servers_in(registry.namespace(), job, &servers).await;
+                removed.map_err(|error| failed(&status::of_change(&error)))
+            }
+        }
+    }
+
+    /// Returns the ids of the instances that were stopped.
+    async fn stop(&mut self, job: &JobName, whom: &Whom) -> Result<Vec<String>, Failure> {
+        match self {
+            Self::Sidecar(client) => {
+                let request = StopInstancesRequest {
+                    job_name: job.to_string(),
+                    instance_ids: whom.instances.clone(),
+                    server_ips: whom.servers.iter().map(ToString::to_string).collect(),
+                };
+                let answer = client.stop_instances(timed(request)?).await;
+                Ok(answer.map_err(|status| refused(&status))?.into_inner().stopped_instance_ids)
+            }
+            Self::Registry(registry) => {
+                let instances =
+                    whom.instances.iter().map(|id| InstanceId::from_registry(id.as_str())).collect();
+                let stop = Stop { instances, servers: whom.servers.iter().copied().collect() };
+                let stopped = change_job::stop_in(registry.namespace(), job, &stop).await;
+                let stopped = stopped.map_err(|error| failed(&status::of_change(&error)))?;
+                Ok(stopped.iter().map(ToString::to_string).collect())
             }
         }
     }

@@ -1,0 +1,203 @@
+//! Is a sidecar well? The facts of one moment, read as findings of the catalogue ([`crate::findings::sidecar`]).
+//!
+//! The checks come in the order in which one rests on another: without a session the checks of the session are skipped.
+
+use std::time::Duration;
+
+use crate::findings::sidecar::Trouble;
+
+/// A clock that differs less is left alone: the difference contains the travel of a change.
+const SKEW_MS: i64 = 5_000;
+/// A heartbeat that is later delays leases.
+const STALL: Duration = Duration::from_secs(1);
+/// The part of its timeout that a session's lease has at least, in percent: it begins at four fifths.
+const LEASE_PERCENT: u32 = 40;
+
+/// The facts about a sidecar.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The session; `None`: there is none.
+    pub session: Option<Session>,
+    /// The error of the last attempt to open a session.
+    pub trouble: String,
+    /// Why the registry cannot write.
+    pub obstacle: Option<String>,
+    /// The setting `session_timeout`; `None`: the registry is embedded.
+    pub timeout: Option<Duration>,
+    /// By how many milliseconds this clock is ahead of the registry's, if a job shows it.
+    pub ahead_ms: Option<i64>,
+    /// The longest delay of the heartbeat; `None`: a command asks, and no sidecar.
+    pub stall: Option<Duration>,
+    /// Whether it is stopping.
+    pub is_draining: bool,
+    /// Whether the password for ZooKeeper is sent unencrypted.
+    pub has_digest_in_clear: bool,
+    /// Whether every client of ZooKeeper may change the nodes.
+    pub has_open_nodes: bool,
+}
+
+/// A session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// Its timeout; `None`: it has none.
+    pub timeout: Option<Duration>,
+    /// The rest of its lease; `None`: not known.
+    pub lease: Option<Duration>,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// Its group.
+    pub category: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The state that it expects, in words.
+    pub expects: &'static str,
+    /// The result.
+    pub result: Result<(), Failed>,
+}
+
+/// A check that has not succeeded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failed {
+    /// For this reason.
+    Found(Trouble),
+    /// It was not made, because an earlier one has failed, or because its facts are not known.
+    Skipped,
+}
+
+/// All checks, in their order.
+pub fn check(facts: &Facts) -> Vec<Check> {
+    let fault = |is_so: bool, trouble: Trouble| if is_so { Err(Failed::Found(trouble)) } else { Ok(()) };
+    let of_session =
+        |check: &dyn Fn(Session) -> Result<(), Failed>| facts.session.map_or(Err(Failed::Skipped), check);
+    let stalls = facts
+        .stall
+        .map_or(Err(Failed::Skipped), |delay| fault(delay > STALL, Trouble::RuntimeStalls { delay }));
+    let unreachable = Trouble::RegistryUnreachable { trouble: facts.trouble.clone() };
+    let obstacle = facts.obstacle.clone();
+    let cannot_write = Trouble::RegistryCannotWrite { obstacle: obstacle.clone().unwrap_or_default() };
+    let checks = [
+        ("sidecar", "heartbeat", "the process gets its time", stalls),
+        ("sidecar", "draining", "it is not stopping", fault(facts.is_draining, Trouble::SidecarDraining)),
+        ("registry", "session", "there is a session", fault(facts.session.is_none(), unreachable)),
+        (
+            "registry",
+            "writable",
+            "the registry can write",
+            of_session(&|_| fault(obstacle.is_some(), cannot_write.clone())),
+        ),
+        (
+            "registry",
+            "timeout",
+            "the session is as long as the setting",
+            of_session(&|session| timeout(facts, session)),
+        ),
+        ("registry", "lease", "the registry confirms the session in time", of_session(&lease)),
+        ("registry", "clock", "the clocks of this machine and of the registry agree", clock(facts)),
+        (
+            "security",
+            "encryption",
+            "no password is sent in clear",
+            fault(facts.has_digest_in_clear, Trouble::DigestInClear),
+        ),
+        (
+            "security",
+            "access",
+            "the nodes have an owner",
+            fault(facts.has_open_nodes, Trouble::NodesWorldWritable),
+        ),
+    ];
+    let check = |(category, name, expects, result)| Check { category, name, expects, result };
+    checks.into_iter().map(check).collect()
+}
+
+fn timeout(facts: &Facts, session: Session) -> Result<(), Failed> {
+    let (Some(asked), Some(granted)) = (facts.timeout, session.timeout) else { return Err(Failed::Skipped) };
+    if granted < asked { Err(Failed::Found(Trouble::SessionShortened { asked, granted })) } else { Ok(()) }
+}
+
+fn lease(session: Session) -> Result<(), Failed> {
+    let (Some(timeout), Some(remaining)) = (session.timeout, session.lease) else {
+        return Err(Failed::Skipped);
+    };
+    if remaining.saturating_mul(100) < timeout.saturating_mul(LEASE_PERCENT) {
+        return Err(Failed::Found(Trouble::SessionLeaseLow { remaining, timeout }));
+    }
+    Ok(())
+}
+
+fn clock(facts: &Facts) -> Result<(), Failed> {
+    let Some(ahead_ms) = facts.ahead_ms else { return Err(Failed::Skipped) };
+    if ahead_ms.saturating_abs() > SKEW_MS {
+        Err(Failed::Found(Trouble::ClockSkew { ahead_ms }))
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn well() -> Facts {
+        Facts {
+            session: Some(Session {
+                timeout: Some(Duration::from_secs(7)),
+                lease: Some(Duration::from_secs(5)),
+            }),
+            timeout: Some(Duration::from_secs(7)),
+            ahead_ms: Some(40),
+            stall: Some(Duration::from_millis(3)),
+            ..Facts::default()
+        }
+    }
+
+    fn codes(facts: &Facts) -> Vec<&'static str> {
+        let found = |check: Check| match check.result {
+            Err(Failed::Found(trouble)) => Some(trouble.code()),
+            Ok(()) | Err(Failed::Skipped) => None,
+        };
+        check(facts).into_iter().filter_map(found).collect()
+    }
+
+    fn session(timeout: u64, lease: u64) -> Option<Session> {
+        let seconds = |count| Some(Duration::from_secs(count));
+        Some(Session { timeout: seconds(timeout), lease: seconds(lease) })
+    }
+
+    #[test]
+    fn op_4_each_fault_of_a_sidecar_is_named_alone_and_in_pairs_and_a_sidecar_that_is_well_has_none() {
+        type Inflict = fn(&mut Facts);
+        let faults: [(&str, Inflict); 7] = [
+            ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
+            ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
+            ("REGISTRY_CANNOT_WRITE", |facts| facts.obstacle = Some("the disk is full".to_owned())),
+            ("SESSION_SHORTENED", |facts| facts.timeout = Some(Duration::from_secs(60))),
+            ("CLOCK_SKEW", |facts| facts.ahead_ms = Some(-61_000)),
+            ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
+            ("NODES_WORLD_WRITABLE", |facts| facts.has_open_nodes = true),
+        ];
+        assert_eq!(codes(&well()), Vec::<&str>::new());
+        for (number, (first, inflict)) in faults.iter().enumerate() {
+            for (second, inflict_too) in &faults[number..] {
+                let mut facts = well();
+                inflict(&mut facts);
+                inflict_too(&mut facts);
+                let mut expected = vec![*first, *second];
+                expected.dedup();
+                assert_eq!(codes(&facts), expected);
+            }
+        }
+        assert_eq!(codes(&Facts { session: session(7, 2), ..well() }), ["SESSION_LEASE_LOW"]);
+    }
+
+    #[test]
+    fn without_a_session_its_checks_are_skipped() {
+        let facts = Facts { session: None, trouble: "no server answers".to_owned(), ..well() };
+        assert_eq!(codes(&facts), ["REGISTRY_UNREACHABLE"]);
+        let skipped = check(&facts).into_iter().filter(|check| check.result == Err(Failed::Skipped));
+        assert_eq!(skipped.map(|check| check.name).collect::<Vec<_>>(), ["writable", "timeout", "lease"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Everything that can be wrong with a sidecar, its session and its settings.
+
+use std::time::Duration;
+
+use super::{Severity, anchor};
+
+/// An entry of the catalogue, with the values for its sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// There is no session with the registry.
+    RegistryUnreachable {
+        /// The error of the last attempt to open one.
+        trouble: String,
+    },
+    /// The registry cannot write.
+    RegistryCannotWrite {
+        /// Why, and the remedy.
+        obstacle: String,
+    },
+    /// The registry has granted a shorter timeout than the setting.
+    SessionShortened {
+        /// The setting.
+        asked: Duration,
+        /// The timeout of the session.
+        granted: Duration,
+    },
+    /// The registry confirms the session late.
+    SessionLeaseLow {
+        /// The rest of the lease.
+        remaining: Duration,
+        /// The timeout of the session.
+        timeout: Duration,
+    },
+    /// The clock of this machine and that of the registry differ.
+    ClockSkew {
+        /// By so many milliseconds this clock is ahead; negative: behind.
+        ahead_ms: i64,
+    },
+    /// The process gets too little processor time.
+    RuntimeStalls {
+        /// The longest delay of its heartbeat.
+        delay: Duration,
+    },
+    /// The sidecar is stopping.
+    SidecarDraining,
+    /// The password for ZooKeeper is not encrypted.
+    DigestInClear,
+    /// Every client of ZooKeeper may change the nodes.
+    NodesWorldWritable,
+}
+
+impl Trouble {
+    /// The entry's code, and its severity.
+    fn entry(&self) -> (&'static str, Severity) {
+        use Severity::{Error, Warning};
+        match self {
+            Self::RegistryUnreachable { .. } => ("REGISTRY_UNREACHABLE", Error),
+            Self::RegistryCannotWrite { .. } => ("REGISTRY_CANNOT_WRITE", Error),
+            Self::SessionShortened { .. } => ("SESSION_SHORTENED", Warning),
+            Self::SessionLeaseLow { .. } => ("SESSION_LEASE_LOW", Warning),
+            Self::ClockSkew { .. } => ("CLOCK_SKEW", Error),
+            Self::RuntimeStalls { .. } => ("RUNTIME_STALLS", Warning),
+            Self::SidecarDraining => ("SIDECAR_DRAINING", Warning),
+            Self::DigestInClear => ("DIGEST_IN_CLEAR", Warning),
+            Self::NodesWorldWritable => ("NODES_WORLD_WRITABLE", Warning),
+        }
+    }
+
+    /// The code: for programs.
+    pub fn code(&self) -> &'static str {
+        self.entry().0
+    }
+
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        self.entry().1
+    }
+
+    /// Where the documentation explains it.
+    pub fn anchor(&self) -> String {
+        anchor(self.code())
+    }
+
+    /// The fault, in one sentence.
+    pub fn message(&self) -> String {
+        match self {
+            Self::RegistryUnreachable { trouble } if trouble.is_empty() => {
+                "there is no session with the registry".to_owned()
+            }
+            Self::RegistryUnreachable { trouble } => {
+                format!("there is no session with the registry: {trouble}")
+            }
+            Self::RegistryCannotWrite { obstacle } => format!("the registry cannot write: {obstacle}"),
+            Self::SessionShortened { asked, granted } => {
+                format!("the registry has granted a session of {granted:?}, and the setting is {asked:?}")
+            }
+            Self::SessionLeaseLow { remaining, timeout } => format!(
+                "the registry confirms the session late: {remaining:.1?} are left of a session of {timeout:?}"
+            ),
+            Self::ClockSkew { ahead_ms } => {
+                let word = if *ahead_ms < 0 { "behind" } else { "ahead of" };
+                let seconds = Duration::from_millis(ahead_ms.unsigned_abs()).as_secs();
+                format!(
+                    "the clock of this machine is {seconds} s {word} that of the registry: its fires come at other instants"
+                )
+            }
+            Self::RuntimeStalls { delay } => {
+                format!("the heartbeat of the sidecar was {delay:.1?} late in the last minute")
+            }
+            Self::SidecarDraining => "the sidecar is stopping, and starts nothing more".to_owned(),
+            Self::DigestInClear => {
+                "the password for ZooKeeper is sent over an unencrypted connection".to_owned()
+            }
+            Self::NodesWorldWritable => {
+                "every client of ZooKeeper may change the nodes of the sidecar".to_owned()
+            }
+        }
+    }
+
+    /// The act that ends the fault.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::RegistryUnreachable { .. } => {
+                "look at ZooKeeper's servers and at the network to them; the sidecar connects by itself"
+            }
+            Self::RegistryCannotWrite { .. } => "free the registry's disk; the sidecar goes on by itself",
+            Self::SessionShortened { .. } => {
+                "raise maxSessionTimeout of ZooKeeper's servers, or set session_timeout to the granted time"
+            }
+            Self::SessionLeaseLow { .. } => {
+                "look for the load on ZooKeeper, on the network or on this machine"
+            }
+            Self::ClockSkew { .. } => {
+                "set the clocks of this machine and of ZooKeeper's servers, and keep them so (NTP)"
+            }
+            Self::RuntimeStalls { .. } => "give the sidecar more processor time",
+            Self::SidecarDraining => "start the sidecar anew, unless it is to stop",
+            Self::DigestInClear => "set zookeeper_ca, and the secure ports of the servers in zookeeper",
+            Self::NodesWorldWritable => "set zookeeper_acl",
+        }
+    }
+}

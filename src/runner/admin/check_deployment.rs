@@ -1,0 +1,114 @@
+//! Checks a sidecar and the jobs of its namespace: reads the facts, and explains one job after the other. Writes nothing, sets no watch that
+//! outlives the call, decides nothing ([`crate::coordination::admin`] does).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt as _, iter};
+
+use crate::coordination::admin::doctor::{Facts, Session};
+use crate::coordination::admin::explain::Explanation;
+use crate::job::JobName;
+use crate::registry;
+use crate::runner::admin::Namespace;
+use crate::runner::admin::explain_job::{ExplainError, explain, explain_in};
+use crate::runner::admin::jobs::{ListError, names};
+use crate::runner::clock::Clock;
+use crate::runner::heartbeat::Heartbeat;
+use crate::runner::shared::Shared;
+use crate::tree::Path;
+
+/// The jobs that are explained at once. Each has its nodes in memory.
+const AT_ONCE: usize = 16;
+
+/// The settings of a sidecar that checks concern.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CheckedSettings {
+    /// The session's timeout; `None`: the registry is embedded.
+    pub timeout: Option<Duration>,
+    /// Whether the password for ZooKeeper is sent unencrypted.
+    pub has_digest_in_clear: bool,
+    /// Whether every client of ZooKeeper may change the nodes.
+    pub has_open_nodes: bool,
+}
+
+/// The facts about a sidecar now.
+pub fn facts(shared: &Shared, settings: CheckedSettings, heartbeat: &Heartbeat, is_draining: bool) -> Facts {
+    let now = shared.clock.now();
+    let session = shared.current.borrow().clone();
+    let proof = *shared.lease.proof.borrow();
+    let lease = proof.filter(|proof| session.as_ref().is_some_and(|session| session.id() == proof.session));
+    let id = session.as_ref().map(|session| session.id());
+    Facts {
+        session: session.as_ref().map(|session| Session {
+            timeout: timeout(&**session),
+            lease: lease.map(|proof| proof.until.saturating_sub(now.mono)),
+        }),
+        trouble: shared.trouble.borrow().clone(),
+        obstacle: session.as_ref().and_then(|session| session.obstacle()),
+        timeout: settings.timeout,
+        ahead_ms: id.and_then(|id| shared.feeds.ahead_ms(id, now)),
+        stall: Some(heartbeat.longest_delay()),
+        is_draining,
+        has_digest_in_clear: settings.has_digest_in_clear,
+        has_open_nodes: settings.has_open_nodes,
+    }
+}
+
+/// The facts that a session of a command has.
+pub fn facts_of(session: &dyn registry::Session, asked: Duration) -> Facts {
+    let timeout = timeout(session);
+    Facts {
+        session: Some(Session { timeout, lease: None }),
+        obstacle: session.obstacle(),
+        timeout: Some(asked),
+        ..Facts::default()
+    }
+}
+
+fn timeout(session: &dyn registry::Session) -> Option<Duration> {
+    Some(session.timeout()).filter(|timeout| *timeout < Duration::MAX)
+}
+
+/// A job, and why its items run or do not run.
+pub type JobChecked = (JobName, Result<Explanation, ExplainError>);
+
+/// Explains all jobs of the sidecar's namespace whose names the caller may use, ascending by name, with the last outcomes at this sidecar.
+pub async fn jobs(
+    shared: &Shared,
+    may_see: impl Fn(&str) -> bool + Send,
+) -> Result<BoxStream<'static, JobChecked>, ListError> {
+    let session = shared.current.borrow().clone().ok_or(ListError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let jobs = names(namespace, may_see).await?;
+    let shared = shared.clone();
+    let explained = iter(jobs).map(move |job| {
+        let shared = shared.clone();
+        async move {
+            let explained = explain(&shared, &job, &BTreeSet::new()).await;
+            (job, explained.map(|(explanation, _)| explanation))
+        }
+    });
+    Ok(explained.buffered(AT_ONCE).boxed())
+}
+
+/// The same, from the registry alone, on another session.
+pub async fn jobs_in(
+    session: Arc<dyn registry::Session>,
+    root: Path,
+    clock: Clock,
+    may_see: impl Fn(&str) -> bool + Send,
+) -> Result<BoxStream<'static, JobChecked>, ListError> {
+    let namespace = Namespace { session: &session, root: &root, clock: &clock };
+    let jobs = names(namespace, may_see).await?;
+    let explained = iter(jobs).map(move |job| {
+        let (session, root, clock) = (Arc::clone(&session), root.clone(), clock.clone());
+        async move {
+            let namespace = Namespace { session: &session, root: &root, clock: &clock };
+            let explained = explain_in(namespace, &job, &BTreeSet::new()).await;
+            (job, explained.map(|(explanation, _)| explanation))
+        }
+    });
+    Ok(explained.buffered(AT_ONCE).boxed())
+}
