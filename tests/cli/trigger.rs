@@ -401,7 +401,7 @@ async fn instances_are_stopped_and_servers_removed_only_after_a_confirmation() {
     assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""), "{}", asked.stderr);
     assert!(asked.stderr.contains("This stops 10.0.0.1@-@1") && !asked.stderr.contains('\u{1b}'));
     let stopped = printed(&["stop", "orders", "--instance", id, "--yes"]).await;
-    assert_eq!(stopped, "stopped  10.0.0.1@-@1\\x1b[2J of orders\n");
+    assert_eq!(stopped, "stopped  10.0.0.1@-@1\\u{1b}[2J of orders\n");
     let whom = output(sidekeeper(&["stop", "orders", "--yes", "--endpoint", &endpoint])).await;
     assert_eq!(whom.code, Some(64), "{}", whom.stderr);
     let asked =
