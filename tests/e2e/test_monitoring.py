@@ -93,6 +93,7 @@ def test_op_7_the_counters_are_those_of_the_applications_journals(fleet: Fleet) 
     applications[0].command(f"fail {failing}")
     applications[1].command(f"hold {stuck}")
     eventually("an execution that does not end", lambda: stuck in applications[1].executing())
+    eventually("it counts", lambda: Metrics(other).values("executions_running") == [1])
     eventually("failures", lambda: len(applications[0].events("failed")) > 3)
     applications[1].kill()
     takeover = "another instance executes the item"
@@ -297,8 +298,7 @@ def test_op_13_a_log_level_goes_back_by_itself_also_after_its_caller_has_died(fl
     told = json.loads(command(sidecar, "status", "--json").stdout)
     assert (told["log_filter"], told["log_filter_until"]) == ("info", None)
     before = debug_lines()
-    get(port, "/metrics")
-    command(sidecar, "status")
+    fleet.settle(fleet.application(sidecar, cron=NEVER))
     assert debug_lines() == before
     # At once, and recorded with the caller.
     assert command(sidecar, "log-level", "debug").stdout.startswith("log  debug, until ")
