@@ -306,6 +306,29 @@ def test_op_13_a_log_level_goes_back_by_itself_also_after_its_caller_has_died(fl
     assert sidecar.log.read_text().count('"method":"SetLogFilter"') == 4
 
 
+def test_op_15_a_fire_is_one_trace_over_all_sidecars_and_another_fire_is_another_one(fleet: Fleet) -> None:
+    # No collector answers: the spans exist all the same.
+    options = ["--otlp-endpoint", f"http://127.0.0.1:{free_port()}"]
+    sidecars = [fleet.sidecar(number, options=options) for number in (1, 2)]
+    applications = [fleet.application(sidecar, cron=EACH_SECOND) for sidecar in sidecars]
+    fleet.settle(*applications)
+
+    def traces() -> dict[float, set[tuple[str, str]]]:
+        """The trace of each fire that both instances have executed, and the span of each execution."""
+        found: dict[float, set[tuple[str, str]]] = {}
+        begun = [application.events("start") for application in applications]
+        both = set.intersection(*({event["scheduled"] for event in events} for events in begun))
+        for event in (event for events in begun for event in events if event["scheduled"] in both):
+            _, trace, span, _ = event["traceparent"].split("-")
+            found.setdefault(event["scheduled"], set()).add((trace, span))
+        return found
+
+    eventually("fires of both", lambda: sum(len(spans) == 6 for spans in traces().values()) >= 2)
+    ids = [{trace for trace, _ in spans} for spans in traces().values()]
+    assert [len(one) for one in ids] == [1] * len(ids)
+    assert len(set.union(*ids)) == len(ids)
+
+
 def test_the_last_lines_of_the_log_are_kept_also_those_that_the_filter_leaves_out(fleet: Fleet) -> None:
     sidecar = fleet.sidecar(1, options=["--log-level", "error"])
     fleet.settle(fleet.application(sidecar, cron=NEVER))

@@ -63,6 +63,7 @@ def handler(execution: sidekeeper.Execution) -> None:
         "fencing_token": execution.fencing_token,
         "lock_token": execution.lock_token,
         "execution_id": execution.execution_id,
+        "traceparent": execution.traceparent,
     }
     report("start", **fields)
     end = time.monotonic() + Orders.duration
