@@ -129,6 +129,27 @@ def test_op_7_the_counters_are_those_of_the_applications_journals(fleet: Fleet) 
     assert Metrics(one).total("retries_given_up_total") > 0
 
 
+def test_op_7_executions_whose_session_is_lost_count_as_cancelled_and_as_lost(fleet: Fleet) -> None:
+    sidecar, port = monitored(fleet, 1)
+    application = fleet.application(sidecar, cron=NEVER)
+    fleet.settle(application)
+    application.command("hold")
+    command(sidecar, "trigger", JOB)
+    eventually("all are executed", lambda: len(application.executing()) == 6)
+    assert Metrics(port).values("executions_running") == [6]
+    fleet.server.freeze()
+    try:
+        eventually("all are stopped", lambda: len(application.events("cancelled")) == 6)
+        eventually("none is open", lambda: Metrics(port).values("executions_running") == [0])
+        metrics = Metrics(port)
+        assert metrics.values("cancels_total", reason="lease_lost") == [6]
+        assert metrics.values("executions_lost_total") == [6]
+        assert metrics.total("executions_total") == 0
+    finally:
+        fleet.server.thaw()
+    fleet.settle(application)
+
+
 def is_quiet_after(application: Application, item: int) -> bool:
     """Whether the application has ended an execution of the item by the schedule, and executes nothing now."""
     ended = [event for event in application.events("end") if event["item"] == item and event["source"] == "SCHEDULE"]
