@@ -138,15 +138,18 @@ struct Compared {
 pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode, Failure> {
     let files = read(&args.files)?;
     let mut service = Service::open(&args.sidecar, &args.registry).await?;
-    let mut differs = false;
-    for configuration in &files {
-        let compared = service.compare(configuration).await;
-        let Ok(compared) = compared else { return service.end(compared).await.map(|_| ExitCode::SUCCESS) };
-        differs |= !compared.answer.changed_fields.is_empty();
-        print(compared.show(args.json).as_bytes())?;
-    }
+    let compared = async {
+        let mut differs = false;
+        for configuration in &files {
+            let compared = service.compare(configuration).await?;
+            differs |= !compared.answer.changed_fields.is_empty();
+            print(compared.show(args.json).as_bytes())?;
+        }
+        Ok(if differs { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+    };
+    let compared = compared.await;
     service.close().await;
-    Ok(if differs { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+    compared
 }
 
 pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode, Failure> {
@@ -183,7 +186,7 @@ pub(super) async fn remove(args: RemoveArgs) -> Result<ExitCode, Failure> {
         if !args.servers.is_empty() {
             return remove_servers(&mut service, &job, &args).await;
         }
-        let (etag, _, online) = service.get(&job).await?;
+        let (etag, online) = service.get(&job).await?;
         if !args.yes {
             let shown = printable(job.as_str());
             let instances = match online {
@@ -291,12 +294,6 @@ impl Service {
         }
     }
 
-    /// Closes after an error, which it returns.
-    async fn end<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
-        self.close().await;
-        result
-    }
-
     async fn update(&mut self, request: UpdateJobRequest) -> Result<UpdateJobResponse, Failure> {
         match self {
             Self::Sidecar(client) => {
@@ -365,13 +362,13 @@ impl Service {
         }
     }
 
-    /// The etag of a job, its document, and how many instances are online.
-    async fn get(&mut self, job: &JobName) -> Result<(String, String, usize), Failure> {
+    /// The etag of a job, and how many of its instances are online.
+    async fn get(&mut self, job: &JobName) -> Result<(String, usize), Failure> {
         let found = self.find(job).await.map_err(|status| match self {
             Self::Sidecar(_) => refused(&status),
             Self::Registry(_) => failed(&status),
         })?;
-        Ok((found.etag, found.document, found.instances.len()))
+        Ok((found.etag, found.instances.len()))
     }
 
     async fn find(&mut self, job: &JobName) -> Result<crate::proto::GetJobResponse, Status> {

@@ -153,6 +153,26 @@ async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_w
 }
 
 #[tokio::test]
+async fn a_job_without_instances_is_removed_only_after_its_executions() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    fleet.nodes.put("config", CONFIG).await;
+    // As an instance leaves it that is away for its grace.
+    fleet.nodes.put("sharding/1/running", "").await;
+    let seen = etag(&sidecar).await;
+    let execution = async {
+        // Long enough for a removal that does not wait.
+        for _ in 0..5 {
+            assert!(etag(&sidecar).await == seen, "it is removed beside the execution");
+        }
+        fleet.nodes.delete("sharding/1/running").await;
+    };
+    let (removed, ()) = futures::future::join(remove(&sidecar, &seen, false), execution).await;
+    assert!(removed.unwrap() > 1);
+    assert!(!fleet.nodes.tree().await.has("config"));
+}
+
+#[tokio::test]
 async fn instances_are_stopped_by_id_and_by_server_and_servers_without_instances_are_removed() {
     let fleet = Fleet::new().await;
     let (one, two) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);

@@ -2,6 +2,7 @@
 //! about configurations ([`crate::coordination::admin::update`] does).
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -98,8 +99,7 @@ pub enum ChangeError {
     },
     /// Executions did not end in time.
     #[error(
-        "the instances of job `{job}` were stopped, and {count} of its items are still being executed after {DRAIN_LIMIT:?}: nothing \
-         else was removed; try again"
+        "{count} items of job `{job}` are still being executed after {DRAIN_LIMIT:?}: its configuration was not removed; try again"
     )]
     StillRunning {
         /// The job.
@@ -132,6 +132,18 @@ fn counted(count: &usize) -> String {
     if *count == 1 { "an instance".to_owned() } else { format!("{count} instances") }
 }
 
+/// Bounds the time of a change.
+async fn in_time<T>(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    change: impl Future<Output = Result<T, ChangeError>>,
+) -> Result<T, ChangeError> {
+    tokio::select! {
+        changed = change => changed,
+        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
+    }
+}
+
 /// A configuration that was changed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Updated {
@@ -162,10 +174,7 @@ pub async fn update_in(
     wish: &Update,
     dry: bool,
 ) -> Result<Updated, ChangeError> {
-    tokio::select! {
-        updated = update_at_once(namespace, job, wish, dry) => updated,
-        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
-    }
+    in_time(namespace, job, update_at_once(namespace, job, wish, dry)).await
 }
 
 async fn update_at_once(
@@ -236,10 +245,7 @@ pub async fn remove_in(
     seen: &str,
     force: bool,
 ) -> Result<usize, ChangeError> {
-    tokio::select! {
-        removed = remove_at_once(namespace, job, seen, force) => removed,
-        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
-    }
+    in_time(namespace, job, remove_at_once(namespace, job, seen, force)).await
 }
 
 async fn remove_at_once(
@@ -265,18 +271,19 @@ async fn remove_at_once(
         delete_each(&**session, online.iter().map(|instance| paths.instance(instance)))
             .await
             .map_err(failed)?;
-        let over = clock.now().mono.saturating_add(DRAIN_LIMIT);
-        loop {
-            let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
-            let count = running(&paths, &nodes);
-            if count == 0 {
-                break;
-            }
-            if clock.now().mono >= over {
-                return Err(ChangeError::StillRunning { job: job.clone(), count });
-            }
-            clock.sleep(LOOK_PAUSE).await;
+    }
+    // Executions may also be of instances that are away for their grace.
+    let over = clock.now().mono.saturating_add(DRAIN_LIMIT);
+    loop {
+        let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
+        let count = running(&paths, &nodes);
+        if count == 0 {
+            break;
         }
+        if clock.now().mono >= over {
+            return Err(ChangeError::StillRunning { job: job.clone(), count });
+        }
+        clock.sleep(LOOK_PAUSE).await;
     }
     let own = ExtensionPaths::new(root, job);
     // The first step proves that the configuration is still the one that the operator has seen.
@@ -339,10 +346,7 @@ pub async fn stop_in(
         delete_each(&**namespace.session, nodes).await.map_err(failed)?;
         Ok(stopped)
     };
-    tokio::select! {
-        stopped = stopped => stopped,
-        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
-    }
+    in_time(namespace, job, stopped).await
 }
 
 /// Removes servers without instances, on the sidecar's session.
@@ -379,10 +383,7 @@ pub async fn remove_servers_in(
         let nodes = servers.iter().map(|server| paths.server(*server));
         delete_each(&**namespace.session, nodes).await.map_err(failed)
     };
-    tokio::select! {
-        removed = removed => removed,
-        () = namespace.clock.sleep(LIMIT) => Err(ChangeError::Late(job.clone())),
-    }
+    in_time(namespace, job, removed).await
 }
 
 /// The nodes of a job that is to be changed. Fails if there are none, or if the registry cannot write.

@@ -61,7 +61,7 @@ class JobServiceStub:
 
     Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
     not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
-    DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+    DEADLINE_EXCEEDED (executions did not end within 20 seconds; with `force` the instances are stopped, and nothing else is removed),
     PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
     again.
     """
@@ -157,7 +157,7 @@ class JobServiceAsyncStub(JobServiceStub):
 
     Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
     not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
-    DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+    DEADLINE_EXCEEDED (executions did not end within 20 seconds; with `force` the instances are stopped, and nothing else is removed),
     PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
     again.
     """
@@ -274,7 +274,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (the registry has no nodes of the job), ABORTED (the configuration is
         not in the state that `etag` names, or nodes kept changing), FAILED_PRECONDITION (instances are online, and `force` is not set),
-        DEADLINE_EXCEEDED (with `force`: executions did not end within 20 seconds; the instances are stopped, and nothing else is removed),
+        DEADLINE_EXCEEDED (executions did not end within 20 seconds; with `force` the instances are stopped, and nothing else is removed),
         PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`. After the last four some nodes may be removed; call
         again.
         """
