@@ -159,6 +159,10 @@ impl Session for MeteredSession {
         self.counting.on(Request::Read, self.session.get(path))
     }
 
+    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
+        self.counting.on(Request::Read, self.session.nodes(paths))
+    }
+
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         self.counting.on(Request::Read, self.session.children(path))
     }

@@ -160,6 +160,11 @@ impl Session for CountedSession {
         self.session.get(path)
     }
 
+    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        self.session.nodes(paths)
+    }
+
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
         self.session.children(path)

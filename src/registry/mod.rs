@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::watch;
 
 pub use crate::tree::{CommitError, Error};
@@ -144,6 +144,12 @@ pub trait Session: Send + Sync + 'static {
 
     /// Reads a node. `None`: it does not exist.
     fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>>;
+
+    /// Reads nodes, in few requests if the registry is elsewhere. The results are in the order of the paths. `None`: the node does
+    /// not exist, or may not be read. The nodes may be of several moments, all of them after the call.
+    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
+        Box::pin(try_join_all(paths.iter().map(|path| self.get(path)).collect::<Vec<_>>()))
+    }
 
     /// The names of a node's children, in no particular order. `None`: the node does not exist.
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>>;

@@ -52,6 +52,7 @@ on_all! {
     a_node_is_stamped_with_the_registrys_time,
     ensure_creates_missing_nodes,
     a_subtree_is_read_with_its_data,
+    several_nodes_are_read_in_the_order_of_their_paths,
     a_container_is_removed_after_its_last_child,
     commits_take_effect_in_the_order_of_the_calls,
     a_transaction_may_have_two_thousand_steps,
@@ -70,6 +71,18 @@ async fn a_subtree_is_read_with_its_data(registry: TestRegistry) {
     let texts: Vec<_> = read.iter().map(|node| node.path.as_str()).collect();
     assert_eq!(texts, ["/a", "/a/b", "/a/b/d", "/a/c"]);
     assert!(read.iter().all(|node| &*node.data == node.path.as_str().as_bytes()));
+}
+
+async fn several_nodes_are_read_in_the_order_of_their_paths(registry: TestRegistry) {
+    let session = registry.session().await;
+    assert_eq!(session.nodes(&[]).await, Ok(Vec::new()));
+    let create = |text: &str| Operation::create(path(text), NodeKind::Persistent, text);
+    commit(&*session, ["/a", "/a/b", "/c"].map(create).into()).await;
+    let read = session.nodes(&["/c", "/missing", "/a/b", "/c"].map(path)).await.unwrap();
+    let data: Vec<_> = read.iter().map(|node| node.as_ref().map(|node| &*node.data)).collect();
+    assert_eq!(data, [Some(&b"/c"[..]), None, Some(b"/a/b"), Some(b"/c")]);
+    assert!(read.iter().flatten().all(|node| node.path.as_str().as_bytes() == &*node.data));
+    assert_eq!(read[2], session.get(&path("/a/b")).await.unwrap());
 }
 
 async fn a_node_is_created_read_set_and_deleted(registry: TestRegistry) {
@@ -405,6 +418,7 @@ async fn an_interrupted_session_refuses_requests_until_it_is_connected_again(reg
     assert_eq!(victim.get(&path("/")).await, Err(Error::Suspended));
     assert_eq!(victim.children(&path("/")).await, Err(Error::Suspended));
     assert_eq!(victim.subtree(&path("/")).await, Err(Error::Suspended));
+    assert_eq!(victim.nodes(&[path("/")]).await, Err(Error::Suspended));
     assert_eq!(victim.ensure(&path("/late"), NodeKind::Persistent, b"").await, Err(Error::Suspended));
     let mut early = victim.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     assert!(early.try_recv().is_err());

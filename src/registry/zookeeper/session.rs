@@ -301,6 +301,16 @@ impl Session for ZooKeeperSession {
         })
     }
 
+    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
+        let Some(first) = paths.first().cloned() else {
+            return Box::pin(ready(self.shared.link().map(|_| Vec::new())));
+        };
+        let paths = paths.to_vec();
+        self.shared.request(first.as_str().len(), move |_, link| async move {
+            link.reads.nodes(&paths).await.map_err(|error| convert::error(error, &first))
+        })
+    }
+
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         let path = path.clone();
         self.shared.request(path.as_str().len(), move |_, link| async move {

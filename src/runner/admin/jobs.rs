@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use futures::future::{try_join_all, try_join3};
+use futures::future::try_join;
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 
 use crate::coordination::admin::explain::Evidence;
@@ -13,7 +13,6 @@ use crate::coordination::admin::summary::{JobSummary, Nodes};
 use crate::coordination::job::picture::nodes::ServerStatus;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{InstanceId, JobName};
-use crate::registry::Session;
 use crate::runner::admin::Namespace;
 use crate::runner::admin::explain_job::{self, ExplainError};
 use crate::runner::shared::Shared;
@@ -21,8 +20,8 @@ use crate::tree::{Error, Node};
 
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The jobs that are read at once. Each costs some requests, which travel together.
-const AT_ONCE: usize = 64;
+/// The jobs that are read at once. Their reads travel together.
+const AT_ONCE: usize = 128;
 
 /// Why the jobs cannot be listed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,31 +109,32 @@ fn part(names: Vec<String>, page: &Page, may_see: impl Fn(&str) -> bool) -> (Vec
 async fn summary(namespace: Namespace<'_>, job: JobName) -> Result<Option<JobSummary>, Error> {
     let Namespace { session, root, .. } = namespace;
     let paths = JobPaths::new(root, &job);
-    let configuration = session.get(&paths.config());
-    let instances = session.children(&paths.folder(Folder::Instances));
-    let necessary = session.get(&paths.necessary());
-    let (configuration, instances, necessary) = try_join3(configuration, instances, necessary).await?;
-    if configuration.is_none() && instances.is_none() && session.get(paths.root()).await?.is_none() {
+    let folder = paths.folder(Folder::Instances);
+    // Both reads travel in one request with those of other jobs.
+    let nodes = session.nodes(&[paths.config(), paths.necessary()]);
+    let (nodes, below) = try_join(nodes, session.subtree(&folder)).await?;
+    let [configuration, necessary] = <[_; 2]>::try_from(nodes).unwrap_or_default();
+    // Nodes that may not be read count as missing there, and are an error here.
+    if configuration.is_none() && below.is_empty() && session.get(paths.root()).await?.is_none() {
         return Ok(None);
     }
-    let instances: Vec<_> =
-        instances.iter().flatten().map(|name| InstanceId::from_registry(name.as_str())).collect();
+    let children = below.iter().filter(|node| node.path.parent().as_ref() == Some(&folder));
+    let instances: Vec<_> = children.map(|node| InstanceId::from_registry(node.path.name())).collect();
     let mut servers: Vec<_> = instances.iter().filter_map(InstanceId::server_ip).collect();
     servers.sort_unstable();
     servers.dedup();
-    let enabled = try_join_all(servers.iter().map(|server| is_enabled(&**session, &paths, *server))).await?;
+    let servers: Vec<_> = servers.into_iter().map(|server| paths.server(server)).collect();
+    let servers = session.nodes(&servers).await?;
+    let is_enabled = |server: &Option<Node>| {
+        server.as_ref().is_none_or(|node| ServerStatus::read(&node.data) == ServerStatus::Enabled)
+    };
     let nodes = Nodes {
         configuration: configuration.map(|node| node.data.to_vec()),
         instances,
-        is_enabled: enabled.contains(&true),
+        is_enabled: servers.iter().any(is_enabled),
         is_resharding: necessary.is_some(),
     };
     Ok(Some(JobSummary::of(job, &nodes)))
-}
-
-async fn is_enabled(session: &dyn Session, paths: &JobPaths, server: Ipv4Addr) -> Result<bool, Error> {
-    let node = session.get(&paths.server(server)).await?;
-    Ok(node.is_none_or(|node| ServerStatus::read(&node.data) == ServerStatus::Enabled))
 }
 
 /// One job as a whole.

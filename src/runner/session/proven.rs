@@ -299,6 +299,10 @@ impl Session for ProvenSession {
         self.session().get(path)
     }
 
+    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
+        self.session().nodes(paths)
+    }
+
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         self.session().children(path)
     }
