@@ -1,4 +1,4 @@
-//! Content of PEM files of TLS: authorities, chains of certificates, keys; and the names in a certificate. Pure.
+//! Content of PEM files of TLS: authorities, chains of certificates, revocation lists, keys; and the names in a certificate. Pure.
 //!
 //! Errors name the setting of the file, and have no text of it.
 
@@ -7,7 +7,7 @@ use std::fmt;
 use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 
 /// The authorities of a file, at least one.
@@ -27,6 +27,19 @@ pub fn certificates(setting: &str, pem: &str) -> Result<Vec<CertificateDer<'stat
         return Err(format!("{setting}: it has no certificate in PEM"));
     }
     Ok(chain)
+}
+
+/// The revocation lists of a file, at least one.
+pub fn revocation_lists(
+    setting: &str,
+    pem: &str,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem.as_bytes()).collect();
+    let lists = lists.map_err(|error| format!("{setting}: {}", fault(&error)))?;
+    if lists.is_empty() {
+        return Err(format!("{setting}: it has no revocation list in PEM"));
+    }
+    Ok(lists)
 }
 
 /// The certificates of a file, to show to others. Fails if one of them has expired at this moment.

@@ -423,20 +423,27 @@ impl Reader<'_> {
         let cert = self.optional(&settings::TLS_CERT, value::file);
         let key = self.optional(&settings::TLS_KEY, value::file);
         let client_ca = self.optional(&settings::TLS_CLIENT_CA, value::file);
+        let client_crl = self.optional(&settings::TLS_CLIENT_CRL, value::file);
         Ok(match (cert?, key?, client_ca?) {
-            (Some(cert), Some(key), Some(client_ca)) => Some(ServerFiles { cert, key, client_ca }),
+            (Some(cert), Some(key), Some(client_ca)) => {
+                Some(ServerFiles { cert, key, client_ca, client_crl: client_crl? })
+            }
             _ => None,
         })
     }
 
-    /// An address with TLS needs all settings of TLS. Without such an address they would have no effect.
+    /// An address with TLS needs these settings, all but one. Without such an address they would have no effect.
     fn check_tls(&mut self, listen: &[Listen]) {
         let has_tls = listen.iter().any(|listen| matches!(listen.address, ListenAddress::Tls(_)));
-        for setting in
-            [&settings::TLS_CERT, &settings::TLS_KEY, &settings::TLS_CLIENT_CA, &settings::TLS_ALLOW]
-        {
+        for (setting, is_needed) in [
+            (&settings::TLS_CERT, true),
+            (&settings::TLS_KEY, true),
+            (&settings::TLS_CLIENT_CA, true),
+            (&settings::TLS_CLIENT_CRL, false),
+            (&settings::TLS_ALLOW, true),
+        ] {
             let (what, reason) = match (has_tls, self.origin_of(setting)) {
-                (true, None) => (
+                (true, None) if is_needed => (
                     self.origin_of(&settings::LISTEN).unwrap_or_default(),
                     format!("an address with `https://` needs `{}` beside it", setting.key),
                 ),
@@ -445,7 +452,7 @@ impl Reader<'_> {
                     "it is for addresses with TLS, and `listen` has none; allowed: one like `https://10.0.0.7:7443`"
                         .to_owned(),
                 ),
-                (true, Some(_)) | (false, None) => continue,
+                (true, None | Some(_)) | (false, None) => continue,
             };
             self.problems.push(Problem { what, given: None, reason });
         }

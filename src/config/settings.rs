@@ -72,11 +72,13 @@ settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Detected("`127.0.0.1:7070`, and the socket `sidekeeper/api.sock` in `$XDG_RUNTIME_DIR`, else `/run/sidekeeper/api.sock`, if that directory is of the sidecar's user; one of them suffices"), list =>
         "Where to serve: a loopback IP address and port, `https://IP:PORT` for other machines, or `unix:/path` of a socket, with `?mode=0660&group=NAME` for others than its owner. `?role=ROLES` limits what callers of the address may do: `attach`, `view`, `operate`, joined by `+`; `?jobs=PATTERNS` limits with which names. Several are allowed; port 0 takes a free one.";
     TLS_CERT = "tls_cert", "tls-cert", "SIDEKEEPER_TLS_CERT", "FILE", Default::Absent("no address has TLS"), =>
-        "The sidecar's certificate for `https://` addresses, with its chain (PEM). A change of this and of the next two counts within a second, for new connections.";
+        "The sidecar's certificate for `https://` addresses, with its chain (PEM). A change of this and of the next three counts within a second, for new connections.";
     TLS_KEY = "tls_key", "tls-key", "SIDEKEEPER_TLS_KEY", "FILE", Default::Absent("no address has TLS"), =>
         "The key of `tls_cert` (PEM, without a password), which other users must not be able to read.";
     TLS_CLIENT_CA = "tls_client_ca", "tls-client-ca", "SIDEKEEPER_TLS_CLIENT_CA", "FILE", Default::Absent("no address has TLS"), =>
         "The certificates (PEM) of the authorities of callers' certificates, which each caller of an `https://` address needs.";
+    TLS_CLIENT_CRL = "tls_client_crl", "tls-client-crl", "SIDEKEEPER_TLS_CLIENT_CRL", "FILE", Default::Absent("no certificate is revoked"), =>
+        "The revocation lists (PEM) of these authorities. An expired list refuses all certificates.";
     TLS_ALLOW = "tls_allow", "tls-allow", "SIDEKEEPER_TLS_ALLOW", "NAME", Default::Absent("no address has TLS"), list =>
         "The names in certificates whose callers are served: DNS names like `billing.jobs.internal` or `*.jobs.internal`, SPIFFE IDs like `spiffe://prod/billing` or `spiffe://prod/*`. These callers may attach and view; `?role=ROLES` and `&jobs=PATTERNS` say otherwise. Several are allowed; the first that fits counts.";
     ALLOW = "allow", "allow", "SIDEKEEPER_ALLOW", "WHO", Default::Value("same-user"), list =>

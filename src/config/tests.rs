@@ -172,7 +172,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, tls_cert, tls_key, tls_client_ca, tls_allow, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_kerberos, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access, http_listen, http_access, http_hosts, metrics_jobs
+              namspace in FILE: there is no such setting; allowed: listen, tls_cert, tls_key, tls_client_ca, tls_client_crl, tls_allow, allow, jobs_allowed, token, token_file, zookeeper, namespace, digest, digest_file, zookeeper_sasl_file, zookeeper_kerberos, zookeeper_ca, zookeeper_crl, zookeeper_cert, zookeeper_key, zookeeper_acl, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access, http_listen, http_access, http_hosts, metrics_jobs
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, `unix:/path`, or any address of this machine with TLS like `https://10.0.0.7:7443`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -262,6 +262,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         # tls_cert is not set: no address has TLS
         # tls_key is not set: no address has TLS
         # tls_client_ca is not set: no address has TLS
+        # tls_client_crl is not set: no certificate is revoked
         # tls_allow is not set: no address has TLS
         allow = ["same-user"] # default
         jobs_allowed = ["*"] # default
@@ -338,12 +339,15 @@ fn an_address_with_tls_needs_its_settings_and_they_need_such_an_address() {
     let needed = |key: &str| format!("--listen: an address with `https://` needs `{key}` beside it");
     let address = ("listen", "https://10.0.0.7:7443");
     assert_eq!(refused(&[address, ("tls_cert", "c")]), ["tls_key", "tls_client_ca", "tls_allow"].map(needed));
-    let of_no_use = refused(&[("tls_allow", "a.b")]);
-    assert!(of_no_use[0].starts_with("--tls-allow: it is for addresses with TLS"), "{of_no_use:?}");
+    for setting in ["tls_allow", "tls_client_crl"] {
+        let of_no_use = refused(&[(setting, "a.b")]);
+        let flag = format!("--{}: it is for addresses with TLS", setting.replace('_', "-"));
+        assert!(of_no_use[0].starts_with(&flag), "{of_no_use:?}");
+    }
     let all = [address, ("tls_cert", "c"), ("tls_key", "k"), ("tls_client_ca", "a"), ("tls_allow", "x.y")];
     let config = load_from(&Case { flags: &all, environment: &[], file: None }).0.unwrap().config;
     assert_eq!(config.listen, [ListenAddress::Tls("10.0.0.7:7443".parse().unwrap()).into()]);
-    let files = ServerFiles { cert: "c".into(), key: "k".into(), client_ca: "a".into() };
+    let files = ServerFiles { cert: "c".into(), key: "k".into(), client_ca: "a".into(), client_crl: None };
     assert_eq!((config.tls, config.tls_allow.len()), (Some(files), 1));
 }
 

@@ -85,6 +85,8 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// The authorities of callers' certificates.
     pub client_ca: PathBuf,
+    /// The revocation lists of these authorities.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// Callers that a sidecar serves, and what they may do.

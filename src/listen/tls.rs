@@ -60,6 +60,7 @@ struct Texts {
     cert: String,
     key: String,
     client_ca: String,
+    client_crl: Option<String>,
 }
 
 impl std::fmt::Debug for Texts {
@@ -70,14 +71,21 @@ impl std::fmt::Debug for Texts {
 }
 
 impl Tls {
-    /// Fails if a certificate or a key cannot be used, if the key is not the certificate's, or if that has expired.
+    /// Fails if a certificate, a list or a key cannot be used, if the key is not the certificate's, or if that has expired.
     fn new(texts: Texts) -> Result<Self, String> {
         let provider = crypto::provider();
         let authorities = pem::authorities("tls_client_ca", &texts.client_ca)?;
+        let lists = match &texts.client_crl {
+            Some(crl) => pem::revocation_lists("tls_client_crl", crl)?,
+            None => Vec::new(),
+        };
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider))
+                .with_crls(lists)
+                // A list that nobody renews says nothing about what was revoked since.
+                .enforce_revocation_expiration()
                 .build()
-                .map_err(|error| format!("tls_client_ca: {error}"))?;
+                .map_err(|error| format!("tls_client_ca and tls_client_crl: {error}"))?;
         let chain = pem::chain("tls_cert", &texts.cert, UnixTime::now())?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -134,6 +142,10 @@ async fn read(files: &ServerFiles, known: Option<Tls>) -> Result<Tls, String> {
         cert: public("tls_cert", &files.cert).await?,
         key: secret("tls_key", &files.key).await?,
         client_ca: public("tls_client_ca", &files.client_ca).await?,
+        client_crl: match &files.client_crl {
+            Some(crl) => Some(public("tls_client_crl", crl).await?),
+            None => None,
+        },
     };
     match known {
         Some(known) if known.texts == texts => Ok(known),
@@ -280,7 +292,7 @@ mod tests {
             fs::write(file, text).unwrap();
             fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
         }
-        ServerFiles { cert, key, client_ca }
+        ServerFiles { cert, key, client_ca, client_crl: None }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class Secured:
         options += ["--tls-client-ca", str(self.callers.ca)]
         return options + [f"--tls-allow={name}" for name in allow]
 
-    def sidecar(self, *allow: str, listen: str = "") -> Sidecar:
-        sidecar = self.fleet.sidecar(1, options=self.options(*allow, listen=listen))
+    def sidecar(self, *allow: str, listen: str = "", further: Sequence[str] = ()) -> Sidecar:
+        sidecar = self.fleet.sidecar(1, options=[*self.options(*allow, listen=listen), *further])
         eventually("it serves", lambda: f":{self.port}" in sidecar.log.read_text())
         return sidecar
 
@@ -134,6 +134,28 @@ def test_new_files_count_for_new_connections_and_wrong_ones_change_nothing(secur
         secured.callers.ca.write_bytes(secured.others.ca.read_bytes())
         eventually("another authority", lambda: secured.call(caller, LOCKS)[0] == "UNAVAILABLE")
         call(b"", timeout=stranger.LIMIT)
+
+
+def test_a_certificate_in_the_revocation_list_is_refused(secured: Secured, tmp_path: Path) -> None:
+    revoked = tmp_path / "revoked.pem"
+    secured.callers.revoke(list_file=revoked)
+    sidecar = secured.sidecar("*.internal", further=["--tls-client-crl", str(revoked)])
+    board, other = (secured.callers.certify(name, f"DNS:{name}.internal") for name in ("board", "other"))
+    assert secured.call(board, LOCKS)[0] == "OK"
+    secured.callers.revoke(board, list_file=revoked)
+    eventually("it is refused", lambda: secured.call(board, LOCKS)[0] == "UNAVAILABLE")
+    assert secured.call(other, LOCKS)[0] == "OK"
+    eventually("the log says why", lambda: "Revoked" in sidecar.log.read_text())
+    # Nobody knows what an authority has revoked since its list was due.
+    secured.callers.revoke(list_file=revoked, ends="20200102000000Z")
+    eventually("the list is too old", lambda: secured.call(other, LOCKS)[0] == "UNAVAILABLE")
+    # A file without a list changes nothing: the old list stays in force.
+    secured.callers.revoke(list_file=revoked)
+    eventually("the list is new", lambda: secured.call(other, LOCKS)[0] == "OK")
+    revoked.write_text("no list")
+    fault = "tls_client_crl: it has no revocation list in PEM"
+    eventually("the fault is told", lambda: fault in sidecar.log.read_text())
+    assert (secured.call(board, LOCKS)[0], secured.call(other, LOCKS)[0]) == ("UNAVAILABLE", "OK")
 
 
 def test_se_11_silent_connections_hold_up_no_other_handshake(secured: Secured) -> None:

@@ -52,6 +52,27 @@ class Authority:
         both.chmod(0o600)
         return Identity(cert, key, both)
 
+    def revoke(self, *revoked: Identity, list_file: Path, ends: str = "") -> None:
+        """Writes a revocation list with these certificates, and with those of earlier calls.
+
+        `ends` is when the next list is due, as `YYYYMMDDHHMMSSZ`; otherwise that is tomorrow.
+        """
+        settings, known, number = (self.folder / name for name in ("ca.conf", "known.txt", "number.txt"))
+        if not settings.exists():
+            known.touch()
+            number.write_text("01\n")
+            settings.write_text(
+                f"[ca]\ndefault_ca=all\n[all]\ndatabase={known}\ncrlnumber={number}\ndefault_md=sha256\n"
+                "crl_extensions=extensions\n[extensions]\nauthorityKeyIdentifier=keyid\n"
+            )
+        command = ["ca", "-config", settings, "-cert", self.ca, "-keyfile", self._key]
+        for identity in revoked:
+            self._openssl(*command, "-revoke", identity.cert)
+        due = ["-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", ends] if ends else ["-crldays", "1"]
+        written = list_file.with_suffix(".new")
+        self._openssl(*command, "-gencrl", *due, "-out", written)
+        written.rename(list_file)
+
     @staticmethod
     def _openssl(*arguments: object) -> None:
         made = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -42,15 +41,10 @@ impl Tls {
     /// file.
     pub(super) fn new(texts: &Pem) -> Result<Self, String> {
         let roots = pem::authorities("zookeeper_ca", &texts.ca)?;
-        let mut lists = Vec::new();
-        if let Some(crl) = &texts.crl {
-            for list in CertificateRevocationListDer::pem_slice_iter(crl.as_bytes()) {
-                lists.push(list.map_err(|error| format!("zookeeper_crl: {error}"))?);
-            }
-            if lists.is_empty() {
-                return Err("zookeeper_crl: it has no revocation list in PEM".to_owned());
-            }
-        }
+        let lists = match &texts.crl {
+            Some(crl) => pem::revocation_lists("zookeeper_crl", crl)?,
+            None => Vec::new(),
+        };
         let provider = crypto::provider();
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .with_crls(lists)
