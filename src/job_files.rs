@@ -70,6 +70,18 @@ pub fn load(
     }
 }
 
+/// The files that a path stands for: itself, or the `*.yaml` and `*.yml` files directly in a directory, at least one.
+pub fn expand(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let files = list(path)?;
+    if files.is_empty() {
+        return Err(io::Error::other("there is no `*.yaml` or `*.yml` file in this directory"));
+    }
+    Ok(files)
+}
+
 /// The files in the order of their names.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();

@@ -37,7 +37,7 @@ const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
 #[derive(Args)]
 pub(super) struct DiffArgs {
-    /// A file with the configuration of one job, with ElasticJob's keys in YAML; may be given several times.
+    /// A file with the configuration of one job, with ElasticJob's keys in YAML, or a directory of such files; may be given several times.
     #[arg(value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(super) struct DiffArgs {
 
 #[derive(Args)]
 pub(super) struct ApplyArgs {
-    /// A file with the configuration of one job, with ElasticJob's keys in YAML; may be given several times.
+    /// A file with the configuration of one job, with ElasticJob's keys in YAML, or a directory of such files; may be given several times.
     #[arg(short, long = "file", value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -258,7 +258,14 @@ fn read(files: &[PathBuf]) -> Result<Vec<JobConfiguration>, Failure> {
     let mut errors = Vec::new();
     let mut names = BTreeSet::new();
     let mut wrong = |file: &Path, reason: &str| errors.push(format!("{}: {reason}", file.display()));
-    for file in files {
+    let mut expanded = Vec::new();
+    for path in files {
+        match job_files::expand(path) {
+            Ok(files) => expanded.extend(files),
+            Err(error) => wrong(path, &error.to_string()),
+        }
+    }
+    for file in &expanded {
         match job_files::read(file, checks()) {
             Err(reasons) => reasons.iter().for_each(|reason| wrong(file, reason)),
             Ok(configuration) if !configuration.job_extra_configurations.is_empty() => {

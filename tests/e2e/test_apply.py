@@ -72,6 +72,30 @@ def test_a_file_creates_a_job_changes_it_while_it_runs_and_the_job_is_removed(fl
     assert JOB not in children(client, f"/{fleet.namespace}-sidekeeper")
 
 
+def test_a_directory_is_compared_and_applied_as_a_whole_or_not_at_all(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1)
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    at = place(fleet, sidecar, "sidecar")
+    folder = fleet.folder / "jobs"
+    folder.mkdir()
+    nothing = command("diff", str(folder), *at)
+    assert (nothing.returncode, "there is no `*.yaml`" in nothing.stderr) == (64, True), nothing.stderr
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(f"jobName: {name}\ncron: '{NEVER}'\nshardingTotalCount: 1\n")
+    (folder / "README.md").write_text("not a job")
+    assert command("diff", str(folder), *at).returncode == 2
+    (folder / "wrong.yml").write_text("jobName: three\n")
+    refused = command("apply", "-f", str(folder), "--yes", *at)
+    assert (refused.returncode, "wrong.yml" in refused.stderr) == (64, True), refused.stderr
+    client = fleet.tree.client
+    assert children(client, f"/{fleet.namespace}") == []
+    (folder / "wrong.yml").unlink()
+    applied = command("apply", "-f", str(folder), "--yes", *at)
+    assert applied.returncode == 0, applied.stderr
+    assert sorted(children(client, f"/{fleet.namespace}")) == ["one", "two"]
+    assert command("diff", str(folder), *at).returncode == 0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_op_14_a_job_that_changes_between_the_question_and_the_answer_stays(fleet: Fleet, way: str) -> None:
     application = fleet.application(fleet.sidecar(1), cron=NEVER)
