@@ -3,6 +3,7 @@
 //! Errors name the setting of the file, and have no text of it.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::RootCertStore;
@@ -63,6 +64,14 @@ pub fn expires_before(chain: &[CertificateDer<'_>], before: UnixTime) -> Option<
         }
     };
     chain.iter().filter_map(expired).min()
+}
+
+/// When the first certificate of a chain expires.
+pub fn end(chain: &[CertificateDer<'_>]) -> Option<Timestamp> {
+    // Later than the last moment that a certificate can have (RFC 5280, 4.1.2.5: the year 9999).
+    let end =
+        expires_before(chain, UnixTime::since_unix_epoch(Duration::from_secs(u64::from(u32::MAX) * 100)))?;
+    Timestamp::from_second(i64::try_from(end.as_secs()).ok()?).ok()
 }
 
 /// A time of a certificate, for people.

@@ -372,6 +372,13 @@ fn checked_settings(config: &Config) -> CheckedSettings {
         timeout: config.zookeeper.is_some().then_some(config.session_timeout),
         has_digest_in_clear: files.ca.is_none() && (has_password || files.sasl.is_some()),
         has_open_nodes: files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto,
+        certificates: [
+            ("tls_cert", config.tls.as_ref().map(|tls| &tls.cert)),
+            ("zookeeper_cert", files.cert.as_ref()),
+        ]
+        .into_iter()
+        .filter_map(|(setting, file)| Some((setting, file?.clone())))
+        .collect(),
     }
 }
 

@@ -83,7 +83,7 @@ impl DiagnosticsService for Diagnostics {
         let caller = Caller::of(request.extensions());
         let sees_texts = caller.has(Role::Operate);
         let is_draining = *self.draining.borrow();
-        let facts = check_deployment::facts(&self.shared, self.settings, &self.heartbeat, is_draining);
+        let facts = check_deployment::facts(&self.shared, &self.settings, &self.heartbeat, is_draining).await;
         let checks = iter(doctor::check(&facts)).map(|check| Ok(check_to_message(&check)));
         if request.get_ref().without_jobs || facts.session.is_none() {
             return Ok(Response::new(Box::pin(checks.chain(iter([Ok(jobs_checked(0))])))));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::{Severity, anchor};
 
 /// An entry of the catalogue, with the values for its sentence.
@@ -47,6 +49,15 @@ pub enum Trouble {
     DigestInClear,
     /// Every client of ZooKeeper may change the nodes.
     NodesWorldWritable,
+    /// A certificate that the sidecar shows expires soon, or has expired.
+    CertExpires {
+        /// The setting of its file.
+        setting: &'static str,
+        /// When it expires.
+        end: Timestamp,
+        /// Whether that is past.
+        has_expired: bool,
+    },
 }
 
 impl Trouble {
@@ -63,6 +74,8 @@ impl Trouble {
             Self::SidecarDraining => ("SIDECAR_DRAINING", Warning),
             Self::DigestInClear => ("DIGEST_IN_CLEAR", Warning),
             Self::NodesWorldWritable => ("NODES_WORLD_WRITABLE", Warning),
+            Self::CertExpires { has_expired: false, .. } => ("CERT_EXPIRES", Warning),
+            Self::CertExpires { has_expired: true, .. } => ("CERT_EXPIRES", Error),
         }
     }
 
@@ -114,6 +127,10 @@ impl Trouble {
             Self::NodesWorldWritable => {
                 "every client of ZooKeeper may change the nodes of the sidecar".to_owned()
             }
+            Self::CertExpires { setting, end, has_expired } => {
+                let word = if *has_expired { "has expired" } else { "expires" };
+                format!("the certificate of {setting} {word} at {end}: from then on others refuse it")
+            }
         }
     }
 
@@ -137,6 +154,7 @@ impl Trouble {
             Self::SidecarDraining => "start the sidecar anew, unless it is to stop",
             Self::DigestInClear => "set zookeeper_ca, and the secure ports of the servers in zookeeper",
             Self::NodesWorldWritable => "set zookeeper_acl",
+            Self::CertExpires { .. } => "renew the certificate in its file; the sidecar needs no restart",
         }
     }
 }

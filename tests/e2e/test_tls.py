@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -209,6 +210,22 @@ def test_se_7_the_log_names_a_certificate_that_expires_soon(secured: Secured) ->
     secured.sidecars.certify("late", "IP:127.0.0.2", days=15)
     eventually("it reads again", lambda: "the certificates of TLS have changed" in other.log.read_text())
     assert "renew the certificate" not in other.log.read_text()
+
+
+def test_op_4_doctor_names_a_certificate_that_expires_until_it_is_renewed(secured: Secured, binary: Path) -> None:
+    def found() -> tuple[list[str], int]:
+        call = [str(binary), "doctor", "--without-jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        checks = [json.loads(line) for line in ended.stdout.splitlines()]
+        assert len(checks) > 5, ended.stderr
+        return [finding["code"] for check in checks for finding in check["findings"]], ended.returncode
+
+    secured.own = secured.sidecars.certify("soon", "IP:127.0.0.2", days=29)
+    sidecar = secured.sidecar("*.internal")
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    assert found() == (["CERT_EXPIRES"], 0)
+    secured.sidecars.certify("soon", "IP:127.0.0.2", days=31)
+    assert found() == ([], 0)
 
 
 def test_a_key_that_others_can_read_is_refused_at_the_start(secured: Secured, binary: Path) -> None:

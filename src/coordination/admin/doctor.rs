@@ -4,12 +4,16 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::findings::sidecar::Trouble;
 
 /// A clock that differs less is left alone: the difference contains the travel of a change.
 const SKEW_MS: i64 = 5_000;
 /// A heartbeat that is later delays leases.
 const STALL: Duration = Duration::from_secs(1);
+/// How long a certificate is to be valid: long enough for a person to renew it.
+const EXPIRY: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The part of its timeout that a session's lease has at least, in percent: it begins at four fifths.
 const LEASE_PERCENT: u32 = 40;
 
@@ -34,6 +38,10 @@ pub struct Facts {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
+    /// The certificates that the sidecar shows: the setting of the file, and when the first of its chain expires.
+    pub certificates: Vec<(&'static str, Timestamp)>,
+    /// The wall clock.
+    pub now: Timestamp,
 }
 
 /// A session.
@@ -108,6 +116,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
             "the nodes have an owner",
             fault(facts.has_open_nodes, Trouble::NodesWorldWritable),
         ),
+        ("security", "certificates", "no certificate expires within 30 days", certificates(facts)),
     ];
     let check = |(category, name, expects, result)| Check { category, name, expects, result };
     checks.into_iter().map(check).collect()
@@ -137,12 +146,24 @@ fn clock(facts: &Facts) -> Result<(), Failed> {
     }
 }
 
+/// The one that expires first.
+fn certificates(facts: &Facts) -> Result<(), Failed> {
+    let (setting, end) =
+        facts.certificates.iter().copied().min_by_key(|(_, end)| *end).ok_or(Failed::Skipped)?;
+    if end.duration_since(facts.now) > EXPIRY {
+        return Ok(());
+    }
+    Err(Failed::Found(Trouble::CertExpires { setting, end, has_expired: end <= facts.now }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::findings::Severity;
 
     fn well() -> Facts {
         Facts {
+            certificates: vec![("tls_cert", Timestamp::UNIX_EPOCH + EXPIRY + SignedDuration::from_secs(1))],
             session: Some(Session {
                 timeout: Some(Duration::from_secs(7)),
                 lease: Some(Duration::from_secs(5)),
@@ -170,7 +191,7 @@ mod tests {
     #[test]
     fn op_4_each_fault_of_a_sidecar_is_named_alone_and_in_pairs_and_a_sidecar_that_is_well_has_none() {
         type Inflict = fn(&mut Facts);
-        let faults: [(&str, Inflict); 7] = [
+        let faults: [(&str, Inflict); 8] = [
             ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
             ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
             ("REGISTRY_CANNOT_WRITE", |facts| facts.obstacle = Some("the disk is full".to_owned())),
@@ -178,6 +199,9 @@ mod tests {
             ("CLOCK_SKEW", |facts| facts.ahead_ms = Some(-61_000)),
             ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
             ("NODES_WORLD_WRITABLE", |facts| facts.has_open_nodes = true),
+            ("CERT_EXPIRES", |facts| {
+                facts.certificates.push(("zookeeper_cert", Timestamp::UNIX_EPOCH + EXPIRY));
+            }),
         ];
         assert_eq!(codes(&well()), Vec::<&str>::new());
         for (number, (first, inflict)) in faults.iter().enumerate() {
@@ -191,6 +215,20 @@ mod tests {
             }
         }
         assert_eq!(codes(&Facts { session: session(7, 2), ..well() }), ["SESSION_LEASE_LOW"]);
+        let severity = |now: i64| {
+            let now = Timestamp::from_second(now).unwrap();
+            let facts = Facts {
+                certificates: vec![("tls_cert", Timestamp::from_second(100).unwrap())],
+                now,
+                ..well()
+            };
+            certificates(&facts).map_err(|failed| match failed {
+                Failed::Found(trouble) => trouble.severity(),
+                Failed::Skipped => panic!("a certificate is known"),
+            })
+        };
+        assert_eq!((severity(99), severity(100)), (Err(Severity::Warning), Err(Severity::Error)));
+        assert_eq!(certificates(&Facts { certificates: Vec::new(), ..well() }), Err(Failed::Skipped));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! outlives the call, decides nothing ([`crate::coordination::admin`] does).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use futures::stream::{BoxStream, StreamExt as _, iter};
 
 use crate::coordination::admin::doctor::{Facts, Session};
 use crate::coordination::admin::explain::Explanation;
+use crate::credential_file::public;
 use crate::job::JobName;
+use crate::pem;
 use crate::registry;
 use crate::runner::admin::Namespace;
 use crate::runner::admin::explain_job::{ExplainError, explain, explain_in};
@@ -23,7 +26,7 @@ use crate::tree::Path;
 const AT_ONCE: usize = 16;
 
 /// The settings of a sidecar that checks concern.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct CheckedSettings {
     /// The session's timeout; `None`: the registry is embedded.
     pub timeout: Option<Duration>,
@@ -31,10 +34,24 @@ pub struct CheckedSettings {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
+    /// The files with certificates that the sidecar shows, with their settings.
+    pub certificates: Vec<(&'static str, PathBuf)>,
 }
 
 /// The facts about a sidecar now.
-pub fn facts(shared: &Shared, settings: CheckedSettings, heartbeat: &Heartbeat, is_draining: bool) -> Facts {
+pub async fn facts(
+    shared: &Shared,
+    settings: &CheckedSettings,
+    heartbeat: &Heartbeat,
+    is_draining: bool,
+) -> Facts {
+    let mut certificates = Vec::new();
+    for (setting, file) in &settings.certificates {
+        // The log tells of a file that cannot be read: what was read before stays in force.
+        let end = public(setting, file).await.and_then(|text| pem::certificates(setting, &text));
+        let end = end.ok().and_then(|chain| pem::end(&chain));
+        certificates.extend(end.map(|end| (*setting, end)));
+    }
     let now = shared.clock.now();
     let session = shared.current.borrow().clone();
     let proof = *shared.lease.proof.borrow();
@@ -53,6 +70,8 @@ pub fn facts(shared: &Shared, settings: CheckedSettings, heartbeat: &Heartbeat, 
         is_draining,
         has_digest_in_clear: settings.has_digest_in_clear,
         has_open_nodes: settings.has_open_nodes,
+        certificates,
+        now: now.wall,
     }
 }
 
