@@ -68,6 +68,7 @@ use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Feeds;
 use crate::runner::outcomes::Outcomes;
 use crate::runner::session::current::Current;
+use crate::runner::session::current::NoSession;
 use crate::runner::session::former::FormerSession;
 use crate::runner::session::keeper::{self, CloseMode};
 use crate::runner::session::lease::Lease;
@@ -172,7 +173,9 @@ impl Sidecar {
         let registry: Arc<dyn Registry> =
             Arc::new(Metered::new(registry, meters.clone(), Arc::new(move || counting.now().mono)));
         let (current_sender, current) = watch::channel(None);
-        let (trouble_sender, trouble) = watch::channel(format!("connecting to {}", registry.describe()));
+        let connecting = format!("connecting to {}", registry.describe());
+        let connecting = NoSession { trouble: connecting, is_read_only: false };
+        let (trouble_sender, trouble) = watch::channel(connecting);
         let (stop, stopped) = watch::channel(false);
         let (close, closing) = watch::channel(None);
         let (draining, drained) = watch::channel(false);

@@ -383,9 +383,32 @@ pub enum Error {
     /// The registry refuses our authentication, or we refuse its: only a person can help. The text says what to check.
     #[error("cannot open a session with the registry: {0}")]
     AuthRefused(String),
+    /// The servers that answer serve read-only, because more than half of the ensemble is away. The text names the servers.
+    #[error("cannot open a session with the registry: {0}")]
+    ReadOnly(String),
     /// Another error. The request definitely did not take effect.
     #[error("the registry refused the request: {0}")]
     Refused(String),
+}
+
+/// A limit for a node and all nodes below it, and how much of it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// The node, in words: by the registry's own root.
+    pub path: String,
+    /// Whether bytes are limited; otherwise nodes are.
+    pub is_of_bytes: bool,
+    /// How many there are.
+    pub used: u64,
+    /// How many there may be.
+    pub limit: u64,
+}
+
+impl Quota {
+    /// The used part in percent, rounded down.
+    pub fn percent(&self) -> u64 {
+        self.used.saturating_mul(100).checked_div(self.limit).unwrap_or(100)
+    }
 }
 
 /// Why a transaction failed. No step took effect, unless the error is [`Error::OutcomeUnknown`].

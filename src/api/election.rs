@@ -166,7 +166,7 @@ fn message(event: Event, shared: &Shared) -> Option<Message> {
             Message::Following(proto::Following { position, reason: String::new() })
         }
         Event::NoAnswer => {
-            let reason = event::no_registry(&shared.trouble.borrow());
+            let reason = event::no_registry(&shared.trouble.borrow().trouble);
             Message::Following(proto::Following { position: 0, reason })
         }
         Event::Acquired { token, path, lease_end } => Message::Leading(proto::Leading {

@@ -103,7 +103,7 @@ pub fn to_message(
             grace: duration(grace),
         }),
         Event::Waiting(what) => {
-            let reason = waits_for(&what, job, &shared.trouble.borrow());
+            let reason = waits_for(&what, job, &shared.trouble.borrow().trouble);
             Message::Waiting(proto::Waiting { reason })
         }
         Event::CallListener(call) => listener_call(call, job, now.wall),

@@ -308,7 +308,7 @@ pub(super) fn observe(
     let observed = locks.observe(lock).map_err(|error| refusal(Reason::TooMany, error.to_string()))?;
     Ok(WatchStream::new(observed).filter_map(move |seen| {
         let seen = seen?;
-        let stale_reason = || event::no_registry(&shared.trouble.borrow());
+        let stale_reason = || event::no_registry(&shared.trouble.borrow().trouble);
         Some((seen.state, if seen.is_current { String::new() } else { stale_reason() }))
     }))
 }
@@ -355,7 +355,7 @@ fn message(event: Event, shared: &Shared) -> Option<Message> {
             reason: String::new(),
         }),
         Event::NoAnswer => {
-            let reason = event::no_registry(&shared.trouble.borrow());
+            let reason = event::no_registry(&shared.trouble.borrow().trouble);
             Message::Waiting(proto::LockWaiting { position: 0, first: None, reason })
         }
         Event::Acquired { token, path, lease_end } => Message::Acquired(proto::LockAcquired {

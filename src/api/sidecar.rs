@@ -186,7 +186,7 @@ impl Sidecars {
             session_id: session.as_ref().map(|session| session.id().to_string()).unwrap_or_default(),
             session_timeout: timeout.filter(|timeout| *timeout < Duration::MAX).and_then(duration),
             remaining_lease: proof.and_then(|proof| duration(proof.until.saturating_sub(now.mono))),
-            trouble: Excerpt::of(&shared.trouble.borrow()).into_string(),
+            trouble: Excerpt::of(&shared.trouble.borrow().trouble).into_string(),
             draining: *self.draining.borrow(),
             instances: instances
                 .into_iter()

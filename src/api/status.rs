@@ -138,9 +138,11 @@ pub fn of_explain(error: &ExplainError) -> Status {
 /// The reason of a registry's error.
 fn of_registry(error: &Error) -> Reason {
     match error {
-        Error::Suspended | Error::SessionLost | Error::Unreachable(_) | Error::AuthRefused(_) => {
-            Reason::RegistryAway
-        }
+        Error::Suspended
+        | Error::SessionLost
+        | Error::Unreachable(_)
+        | Error::ReadOnly(_)
+        | Error::AuthRefused(_) => Reason::RegistryAway,
         Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
         Error::NoPermission(_) => Reason::RegistryNoPermission,
         Error::NoNode(_)

@@ -91,7 +91,7 @@ impl RegistryArgs {
         let clock = Clock::start();
         let registry = open_registry(&config, &clock).await?;
         let session = registry.open().await.map_err(|error| {
-            let may_help = matches!(error, Error::Unreachable(_));
+            let may_help = matches!(error, Error::Unreachable(_) | Error::ReadOnly(_));
             let code = if may_help { TRY_AGAIN } else { FAILED };
             Failure { code, error: anyhow!("no session with ZooKeeper: {}", printable(&error.to_string())) }
         })?;

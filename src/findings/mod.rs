@@ -68,8 +68,12 @@ pub enum Cause {
     JobNoSchedule,
     /// The schedule has fired for the last time.
     JobNeverFiresAgain,
+    /// The job names no time zone, and instances of both kinds are online.
+    JobZoneDiffers,
     /// Instances are online, and none leads.
     LeaderMissing,
+    /// The leader has not resharded for long, though nothing keeps it from that.
+    LeaderHung(InstanceId),
     /// A resharding is due, and items are being executed.
     ReshardingWaitsForRunning(Vec<Item>),
     /// A resharding is due, and the leader is a Java instance, which reshards when the job fires.
@@ -202,7 +206,9 @@ impl Cause {
             Self::JobServersDisabled => ("JOB_SERVERS_DISABLED", Error, Blocks),
             Self::JobNoSchedule => ("JOB_NO_SCHEDULE", Info, None),
             Self::JobNeverFiresAgain => ("JOB_NEVER_FIRES_AGAIN", Warning, None),
+            Self::JobZoneDiffers => ("JOB_ZONE_DIFFERS", Warning, None),
             Self::LeaderMissing => ("LEADER_MISSING", Warning, None),
+            Self::LeaderHung(_) => ("LEADER_HUNG", Error, Waits),
             Self::ReshardingWaitsForRunning(_) => ("RESHARDING_WAITS_FOR_RUNNING", Warning, Waits),
             Self::ReshardingWaitsForJavaFire(_) => ("RESHARDING_WAITS_FOR_JAVA_FIRE", Info, Waits),
             Self::ReshardingGoesOn => ("RESHARDING_GOES_ON", Info, Waits),
@@ -242,9 +248,9 @@ impl Cause {
     pub fn subject(&self) -> Subject {
         match self {
             Self::ServerDisabled(server) => Subject::Server(*server),
-            Self::ReshardingWaitsForJavaFire(instance) | Self::TriggerWaits(instance) => {
-                Subject::Instance(instance.clone())
-            }
+            Self::LeaderHung(instance)
+            | Self::ReshardingWaitsForJavaFire(instance)
+            | Self::TriggerWaits(instance) => Subject::Instance(instance.clone()),
             Self::ItemDisabled(item)
             | Self::ItemUnowned(item)
             | Self::ItemOwnerOffline(item, _)
@@ -264,6 +270,7 @@ impl Cause {
             | Self::JobServersDisabled
             | Self::JobNoSchedule
             | Self::JobNeverFiresAgain
+            | Self::JobZoneDiffers
             | Self::LeaderMissing
             | Self::ReshardingWaitsForRunning(_)
             | Self::ReshardingGoesOn
@@ -284,6 +291,13 @@ impl Cause {
                 "the job has no cron expression: it runs only when it is triggered".to_owned()
             }
             Self::JobNeverFiresAgain => "the cron expression never fires again".to_owned(),
+            Self::JobZoneDiffers => {
+                "the job has no timeZone: sidecars fire by UTC, and each Java instance by the time zone of its machine"
+                    .to_owned()
+            }
+            Self::LeaderHung(leader) => {
+                format!("a resharding has been due for long, and the leader `{leader}` does not do it")
+            }
             Self::LeaderMissing => "no instance leads, though instances are online".to_owned(),
             Self::ReshardingWaitsForRunning(items) => {
                 format!("a resharding waits until {} not executed any more", are(items))
@@ -369,6 +383,12 @@ impl Cause {
                 "start an application of the job, beside a sidecar of this namespace, or its Java service"
             }
             Self::JobNeverFiresAgain => "give an expression that fires, or none",
+            Self::JobZoneDiffers => "set timeZone in the configuration, to an offset such as GMT+8:00",
+            Self::LeaderHung(leader) => {
+                return format!(
+                    "end the process of `{leader}`, or let it go on; when its session has ended, another instance leads"
+                );
+            }
             Self::LeaderMissing => {
                 "wait some seconds; if it stays, look at the logs of the instances that are online"
             }

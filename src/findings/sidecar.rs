@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::tree::Quota;
+
 use super::{Severity, anchor};
 
 /// An entry of the catalogue, with the values for its sentence.
@@ -14,6 +16,10 @@ pub enum Trouble {
         /// The error of the last attempt to open one.
         trouble: String,
     },
+    /// There is no session, because the servers that answer serve read-only.
+    RegistryReadOnly,
+    /// The registry takes no more nodes or bytes, or soon will not.
+    RegistryQuota(Quota),
     /// The registry cannot write.
     RegistryCannotWrite {
         /// Why, and the remedy.
@@ -66,6 +72,10 @@ impl Trouble {
         use Severity::{Error, Warning};
         match self {
             Self::RegistryUnreachable { .. } => ("REGISTRY_UNREACHABLE", Error),
+            Self::RegistryReadOnly => ("REGISTRY_READ_ONLY", Error),
+            Self::RegistryQuota(quota) => {
+                ("REGISTRY_QUOTA", if quota.used < quota.limit { Warning } else { Error })
+            }
             Self::RegistryCannotWrite { .. } => ("REGISTRY_CANNOT_WRITE", Error),
             Self::SessionShortened { .. } => ("SESSION_SHORTENED", Warning),
             Self::SessionLeaseLow { .. } => ("SESSION_LEASE_LOW", Warning),
@@ -103,6 +113,14 @@ impl Trouble {
             Self::RegistryUnreachable { trouble } => {
                 format!("there is no session with the registry: {trouble}")
             }
+            Self::RegistryReadOnly => {
+                "there is no session with the registry: the servers that answer serve read-only".to_owned()
+            }
+            Self::RegistryQuota(Quota { path, is_of_bytes, used, limit }) => {
+                let what = if *is_of_bytes { "bytes" } else { "nodes" };
+                let state = if used < limit { "is nearly reached" } else { "is reached" };
+                format!("the quota of {path} {state}: {used} of {limit} {what}")
+            }
             Self::RegistryCannotWrite { obstacle } => format!("the registry cannot write: {obstacle}"),
             Self::SessionShortened { asked, granted } => {
                 format!("the registry has granted a session of {granted:?}, and the setting is {asked:?}")
@@ -139,6 +157,12 @@ impl Trouble {
         match self {
             Self::RegistryUnreachable { .. } => {
                 "look at ZooKeeper's servers and at the network to them; the sidecar connects by itself"
+            }
+            Self::RegistryReadOnly => {
+                "start the other servers of the ensemble: more than half of them must run; the sidecar connects by itself"
+            }
+            Self::RegistryQuota(_) => {
+                "raise or delete the quota (setquota, delquota of zkCli.sh); the sidecar goes on by itself"
             }
             Self::RegistryCannotWrite { .. } => "free the registry's disk; the sidecar goes on by itself",
             Self::SessionShortened { .. } => {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::meters::Meters;
 use super::words::{Answer, Request};
 use crate::registry::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction};
 
 /// The time, on a monotonic clock.
 pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -85,9 +85,11 @@ fn answer_of(error: &Error) -> Answer {
         | Error::NotEmpty(_)
         | Error::ParentIsEphemeral(_) => Answer::Conflict,
         Error::NoPermission(_) | Error::Refused(_) | Error::AuthRefused(_) => Answer::Refused,
-        Error::OutcomeUnknown(_) | Error::Suspended | Error::SessionLost | Error::Unreachable(_) => {
-            Answer::Away
-        }
+        Error::OutcomeUnknown(_)
+        | Error::Suspended
+        | Error::SessionLost
+        | Error::Unreachable(_)
+        | Error::ReadOnly(_) => Answer::Away,
     }
 }
 
@@ -142,6 +144,10 @@ impl Session for MeteredSession {
 
     fn request_limit(&self) -> Option<usize> {
         self.session.request_limit()
+    }
+
+    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
+        self.counting.on(Request::Read, self.session.quotas(path))
     }
 
     fn commit(

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction};
 
 /// A registry and the number of its requests over all its sessions. Clones share the counts.
 #[derive(Clone)]
@@ -137,6 +137,10 @@ impl Session for CountedSession {
 
     fn request_limit(&self) -> Option<usize> {
         self.session.request_limit()
+    }
+
+    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
+        self.session.quotas(path)
     }
 
     fn commit(

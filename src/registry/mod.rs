@@ -18,11 +18,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::{BoxFuture, ready, try_join_all};
 use tokio::sync::watch;
 
 pub use crate::tree::{CommitError, Error};
-use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction, WatchEvent};
+use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction, WatchEvent};
 
 pub use self::queue::{Watch, WatchSender, watch_channel};
 
@@ -127,6 +127,11 @@ pub trait Session: Send + Sync + 'static {
     /// size is known.
     fn request_limit(&self) -> Option<usize> {
         None
+    }
+
+    /// The quotas of a node and of the nodes above it, for servers that enforce them. Empty: there are none.
+    fn quotas(&self, _path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
+        Box::pin(ready(Ok(Vec::new())))
     }
 
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.

@@ -15,7 +15,7 @@ use super::elections::Elections;
 use super::lock_waits::LockWaits;
 use super::nodes::feed::{Feeds, Follower};
 use super::outcomes::Outcomes;
-use super::session::current::Current;
+use super::session::current::{Current, NoSession};
 use super::session::lease::Lease;
 use super::state_file::writer::StateFile;
 
@@ -40,8 +40,8 @@ pub struct Shared {
     pub silent_application_timeout: Duration,
     /// The file for the next process of the sidecar.
     pub state_file: StateFile,
-    /// The error of the last attempt to open a session. Empty: the attempt succeeded.
-    pub trouble: watch::Receiver<String>,
+    /// Why there is no session.
+    pub trouble: watch::Receiver<NoSession>,
     /// How items were executed last.
     pub outcomes: Outcomes,
     /// Which executions wait for locks.

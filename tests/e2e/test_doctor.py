@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from typing import Any
 
+from support.doctor import at, codes, doctor, outcomes
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER, PASSING
 from support.processes import PATIENCE, eventually, sidekeeper_binary
-from support.sidecar import Sidecar
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    call = [str(sidekeeper_binary()), "doctor", *words]
-    return subprocess.run(call, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
-
-
-def at(sidecar: Sidecar) -> list[str]:
-    return ["--endpoint", f"unix://{sidecar.socket}"]
-
-
-def codes(*words: str) -> tuple[list[str], int]:
-    """The codes that are found, and the exit status."""
-    ended = command(*words, "--json")
-    checks = [json.loads(line) for line in ended.stdout.splitlines()]
-    return [finding["code"] for check in checks for finding in check["findings"]], ended.returncode
-
-
-def outcomes(*words: str) -> dict[str, str]:
-    checks: list[dict[str, Any]] = [json.loads(line) for line in command(*words, "--json").stdout.splitlines()]
-    return {check["check"]: check["outcome"].removeprefix("CHECK_OUTCOME_") for check in checks}
 
 
 def test_op_4_a_healthy_fleet_has_no_finding_and_each_fault_is_named_and_ended_by_its_remedy(fleet: Fleet) -> None:
@@ -39,17 +16,17 @@ def test_op_4_a_healthy_fleet_has_no_finding_and_each_fault_is_named_and_ended_b
     zookeeper = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
     for place in (here, zookeeper):
         assert codes(*place, "--strict") == ([], 0)
-    healthy = command(*here).stdout.splitlines()
+    healthy = doctor(*here).stdout.splitlines()
     assert healthy[0] == "sidecar"
     assert healthy[-1].startswith("1 jobs and the checks above: ")
     assert healthy[-1].endswith("0 with warnings, 0 with errors")
-    assert command(*here, "--short").stdout.splitlines() == healthy[-1:]
+    assert doctor(*here, "--short").stdout.splitlines() == healthy[-1:]
     fleet.tree.create("sharding/3/disabled")
     fleet.tree.set(f"servers/{applications[2].sidecar.address}", "DISABLED")
     fleet.settle(*applications[:2])
     for place in (here, zookeeper):
         assert codes(*place) == (["SERVER_DISABLED", "ITEM_DISABLED"], 2)
-    shown = command(*here, "--short").stdout.splitlines()
+    shown = doctor(*here, "--short").stdout.splitlines()
     assert f"  FAIL  {JOB}: item 3: the item is disabled  ITEM_DISABLED" in shown
     remedies = [line.split("-> sidekeeper ")[1].split() for line in shown if "-> sidekeeper " in line]
     assert len(remedies) == 2

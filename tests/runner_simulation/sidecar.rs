@@ -22,6 +22,7 @@ use sidekeeper::runner::lock::registry::Locks;
 use sidekeeper::runner::lock_waits::LockWaits;
 use sidekeeper::runner::nodes::feed::Feeds;
 use sidekeeper::runner::outcomes::Outcomes;
+use sidekeeper::runner::session::current::NoSession;
 use sidekeeper::runner::session::former::FormerSession;
 use sidekeeper::runner::session::keeper::{self, CloseMode};
 use sidekeeper::runner::session::lease::Lease;
@@ -94,7 +95,7 @@ impl World {
         let (state_file, former) = Disk::open(place.disk.as_ref(), &clock, place.ip);
         let former_session = former.as_ref().map(|former| FormerSession::new(former, namespace.clone()));
         let (current_sender, current) = watch::channel(None);
-        let (trouble_sender, trouble) = watch::channel(String::new());
+        let (trouble_sender, trouble) = watch::channel(NoSession::default());
         let (stop, stopped) = watch::channel(None);
         let (drained, draining) = watch::channel(false);
         let (lease, lease_keeper) = Lease::new();

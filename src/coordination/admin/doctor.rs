@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::findings::sidecar::Trouble;
+use crate::tree::Quota;
 
 /// A clock that differs less is left alone: the difference contains the travel of a change.
 const SKEW_MS: i64 = 5_000;
@@ -16,6 +17,8 @@ const STALL: Duration = Duration::from_secs(1);
 const EXPIRY: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The part of its timeout that a session's lease has at least, in percent: it begins at four fifths.
 const LEASE_PERCENT: u32 = 40;
+/// The part of a quota that may be used, in percent.
+const QUOTA_PERCENT: u64 = 80;
 
 /// The facts about a sidecar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,8 +27,12 @@ pub struct Facts {
     pub session: Option<Session>,
     /// The error of the last attempt to open a session.
     pub trouble: String,
+    /// Whether the servers that answered it serve read-only.
+    pub is_read_only: bool,
     /// Why the registry cannot write.
     pub obstacle: Option<String>,
+    /// The quotas for the nodes of the sidecar; `None`: not known.
+    pub quotas: Option<Vec<Quota>>,
     /// The setting `session_timeout`; `None`: the registry is embedded.
     pub timeout: Option<Duration>,
     /// By how many milliseconds this clock is ahead of the registry's, if a job shows it.
@@ -83,7 +90,10 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     let stalls = facts
         .stall
         .map_or(Err(Failed::Skipped), |delay| fault(delay > STALL, Trouble::RuntimeStalls { delay }));
-    let unreachable = Trouble::RegistryUnreachable { trouble: facts.trouble.clone() };
+    let unreachable = match facts.is_read_only {
+        true => Trouble::RegistryReadOnly,
+        false => Trouble::RegistryUnreachable { trouble: facts.trouble.clone() },
+    };
     let obstacle = facts.obstacle.clone();
     let cannot_write = Trouble::RegistryCannotWrite { obstacle: obstacle.clone().unwrap_or_default() };
     let checks = [
@@ -96,6 +106,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
             "the registry can write",
             of_session(&|_| fault(obstacle.is_some(), cannot_write.clone())),
         ),
+        ("registry", "quota", "no quota is reached", of_session(&|_| quota(facts))),
         (
             "registry",
             "timeout",
@@ -120,6 +131,15 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     ];
     let check = |(category, name, expects, result)| Check { category, name, expects, result };
     checks.into_iter().map(check).collect()
+}
+
+fn quota(facts: &Facts) -> Result<(), Failed> {
+    let quotas = facts.quotas.as_ref().ok_or(Failed::Skipped)?;
+    let fullest = quotas.iter().max_by_key(|quota| quota.percent());
+    match fullest.filter(|quota| quota.percent() >= QUOTA_PERCENT) {
+        Some(quota) => Err(Failed::Found(Trouble::RegistryQuota(quota.clone()))),
+        None => Ok(()),
+    }
 }
 
 fn timeout(facts: &Facts, session: Session) -> Result<(), Failed> {
@@ -169,10 +189,16 @@ mod tests {
                 lease: Some(Duration::from_secs(5)),
             }),
             timeout: Some(Duration::from_secs(7)),
+            quotas: Some(vec![nodes(79)]),
             ahead_ms: Some(40),
             stall: Some(Duration::from_millis(3)),
             ..Facts::default()
         }
+    }
+
+    /// A quota of 100 nodes.
+    fn nodes(used: u64) -> Quota {
+        Quota { path: "/jobs".to_owned(), is_of_bytes: false, used, limit: 100 }
     }
 
     fn codes(facts: &Facts) -> Vec<&'static str> {
@@ -195,6 +221,7 @@ mod tests {
             ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
             ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
             ("REGISTRY_CANNOT_WRITE", |facts| facts.obstacle = Some("the disk is full".to_owned())),
+            ("REGISTRY_QUOTA", |facts| facts.quotas = Some(vec![nodes(3), nodes(100), nodes(80)])),
             ("SESSION_SHORTENED", |facts| facts.timeout = Some(Duration::from_secs(60))),
             ("CLOCK_SKEW", |facts| facts.ahead_ms = Some(-61_000)),
             ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
@@ -229,13 +256,22 @@ mod tests {
         };
         assert_eq!((severity(99), severity(100)), (Err(Severity::Warning), Err(Severity::Error)));
         assert_eq!(certificates(&Facts { certificates: Vec::new(), ..well() }), Err(Failed::Skipped));
+        for (used, severity) in [(80, Severity::Warning), (99, Severity::Warning), (100, Severity::Error)] {
+            let found = quota(&Facts { quotas: Some(vec![nodes(used)]), ..well() });
+            assert_eq!(found, Err(Failed::Found(Trouble::RegistryQuota(nodes(used)))));
+            assert_eq!(Trouble::RegistryQuota(nodes(used)).severity(), severity);
+        }
     }
 
     #[test]
     fn without_a_session_its_checks_are_skipped() {
         let facts = Facts { session: None, trouble: "no server answers".to_owned(), ..well() };
         assert_eq!(codes(&facts), ["REGISTRY_UNREACHABLE"]);
+        assert_eq!(codes(&Facts { is_read_only: true, ..facts.clone() }), ["REGISTRY_READ_ONLY"]);
         let skipped = check(&facts).into_iter().filter(|check| check.result == Err(Failed::Skipped));
-        assert_eq!(skipped.map(|check| check.name).collect::<Vec<_>>(), ["writable", "timeout", "lease"]);
+        assert_eq!(
+            skipped.map(|check| check.name).collect::<Vec<_>>(),
+            ["writable", "quota", "timeout", "lease"]
+        );
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -19,6 +20,9 @@ use crate::extension::path::ExtensionPaths;
 use crate::findings::{Cause, Effect, Finding, Severity, Text};
 use crate::job::{InstanceId, Item, Problem};
 use crate::tree::{Node, Path, WatchEvent};
+
+/// A leader that can reshard does it earlier.
+const RESHARDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whether an item runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +97,7 @@ impl Evidence {
     }
 
     /// The evidence in a picture at this time. Without the times at which nodes were written: no finding has a beginning, and none is
-    /// that an execution takes too long.
+    /// that an execution or a resharding takes too long.
     pub fn of(paths: &JobPaths, picture: Picture, now: Timestamp) -> Self {
         let mut settings = None;
         let status = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now);
@@ -161,7 +165,7 @@ impl Evidence {
         } else if view.leader().is_none() {
             found.push(Finding::at(Cause::LeaderMissing, paths.leader()));
         }
-        found.extend(self.of_resharding());
+        found.extend(self.of_resharding().or_else(|| self.of_leader()));
         for instance in view.triggers() {
             found.push(self.written(Cause::TriggerWaits(instance.clone()), paths.trigger(instance)));
         }
@@ -201,6 +205,11 @@ impl Evidence {
                 found.push(Finding::at(Cause::JobNeverFiresAgain, paths.config()));
             }
             let has_expression = settings.configuration.cron.as_deref().is_some_and(|cron| !cron.is_empty());
+            let has_zone = settings.configuration.time_zone.as_deref().is_some_and(|zone| !zone.is_empty());
+            let (java, ours): (Vec<_>, Vec<_>) = view.instances().keys().partition(|id| id.is_java());
+            if settings.schedule.is_some() && !has_zone && !java.is_empty() && !ours.is_empty() {
+                found.push(Finding::at(Cause::JobZoneDiffers, paths.config()));
+            }
             if !has_expression && !settings.handoff.continuous {
                 found.push(Finding::at(Cause::JobNoSchedule, paths.config()));
             }
@@ -215,21 +224,71 @@ impl Evidence {
 
     fn of_resharding(&self) -> Option<Finding> {
         let (view, paths) = (&self.picture.nodes, &self.paths);
+        let leader = view.leader().map(|leader| &leader.instance);
+        let goes_on = |path: Path| {
+            let hung = leader.filter(|_| self.is_late(&path)).cloned();
+            self.written(hung.map_or(Cause::ReshardingGoesOn, Cause::LeaderHung), path)
+        };
         if view.processing() {
-            return Some(self.written(Cause::ReshardingGoesOn, paths.processing()));
+            return Some(goes_on(paths.processing()));
         }
         // Without instances nobody reshards.
         if !view.necessary() || view.instances().is_empty() {
             return None;
         }
         let running: Vec<_> = view.running().iter().copied().collect();
-        let leader = view.leader().map(|leader| &leader.instance);
         let cause = match leader {
             _ if !running.is_empty() => Cause::ReshardingWaitsForRunning(running),
-            Some(leader) if leader.is_java() => Cause::ReshardingWaitsForJavaFire(leader.clone()),
-            Some(_) | None => Cause::ReshardingGoesOn,
+            Some(leader) if leader.is_java() => match self.has_fired_since(&paths.necessary()) {
+                true => Cause::LeaderHung(leader.clone()),
+                false => Cause::ReshardingWaitsForJavaFire(leader.clone()),
+            },
+            // Beside Java instances the flag stays when the resharding is done.
+            Some(_) | None if view.instances().keys().any(InstanceId::is_java) => Cause::ReshardingGoesOn,
+            Some(_) | None => return Some(goes_on(paths.necessary())),
         };
         Some(self.written(cause, paths.necessary()))
+    }
+
+    /// Whether a flag of a resharding has been there for longer than a leader that can reshard leaves it.
+    fn is_late(&self, flag: &Path) -> bool {
+        self.written.get(flag).is_some_and(|since| self.is_over(*since))
+    }
+
+    /// Whether a leader that can reshard has done what was due at this instant.
+    fn is_over(&self, due: Timestamp) -> bool {
+        let settling = self.settings.as_ref().map_or(Duration::ZERO, |settings| settings.handoff.settling);
+        let limit = RESHARDS_WITHIN.saturating_add(settling);
+        Duration::try_from(self.now.duration_since(due)).is_ok_and(|waited| waited > limit)
+    }
+
+    /// Whether the job has fired since the flag was raised, so that a Java leader would have resharded.
+    fn has_fired_since(&self, flag: &Path) -> bool {
+        let fire = self.written.get(flag).and_then(|since| self.fire_after(*since));
+        fire.is_some_and(|fire| self.is_over(fire))
+    }
+
+    /// A sidecar leads, an item has no owner, and nothing has changed for so long that the leader would have given it one. Without a
+    /// flag: in a fleet of sidecars only the leader raises it.
+    fn of_leader(&self) -> Option<Finding> {
+        let (view, paths, settings) = (&self.picture.nodes, &self.paths, self.settings.as_ref()?);
+        let leader = &view.leader()?.instance;
+        if view.instances().keys().any(InstanceId::is_java) || settings.configuration.static_sharding {
+            return None;
+        }
+        // An item with a label waits for an instance that has the label.
+        let is_free = |item: &Item| {
+            let owner = view.item(*item).and_then(|item| item.owner.as_ref());
+            owner.is_none() && !settings.handoff.item_labels.contains_key(item)
+        };
+        let free = (0..settings.configuration.sharding_total_count).map(Item).find(is_free)?;
+        let changes = [paths.config(), paths.leader()].into_iter();
+        let changes = changes.chain(view.instances().keys().map(|id| paths.instance(id)));
+        let changes = changes.chain(view.servers().map(|server| paths.server(server)));
+        let times: Option<Vec<_>> = changes.map(|path| self.written.get(&path).copied()).collect();
+        let due = times?.into_iter().max().filter(|due| self.is_over(*due))?;
+        let paths = vec![paths.leader(), paths.item(free)];
+        Some(Finding { cause: Cause::LeaderHung(leader.clone()), paths, since: Some(due) })
     }
 
     fn of_item(&self, item: Item, of_job: Effect) -> ItemExplanation {

@@ -550,6 +550,7 @@ impl Contender {
             | Error::ParentIsEphemeral(_)
             | Error::NoPermission(_)
             | Error::Unreachable(_)
+            | Error::ReadOnly(_)
             | Error::AuthRefused(_)
             | Error::Refused(_) => self.retry_at = Some(now.saturating_add(PAUSE)),
         }

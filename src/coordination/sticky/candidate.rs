@@ -412,6 +412,7 @@ impl Candidate {
             | Error::NotEmpty(_)
             | Error::ParentIsEphemeral(_)
             | Error::Unreachable(_)
+            | Error::ReadOnly(_)
             | Error::AuthRefused(_)
             | Error::OutcomeUnknown(_) => self.retry_at = Some(now.saturating_add(PAUSE)),
             error @ (Error::NoPermission(_) | Error::Refused(_)) => {

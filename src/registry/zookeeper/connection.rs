@@ -84,6 +84,9 @@ pub(super) enum OpenError {
     /// A certificate was refused, or cannot be used. Only a person can help.
     #[error("{0}")]
     Refused(String),
+    /// The servers that answer serve read-only.
+    #[error("no server with a majority answered; those that answered serve read-only")]
+    ReadOnly,
 }
 
 impl OpenError {
@@ -92,6 +95,7 @@ impl OpenError {
         match self {
             Self::Client(error) => error,
             Self::Refused(reason) => zk::Error::UnexpectedError(reason),
+            Self::ReadOnly => zk::Error::UnexpectedError(self.to_string()),
         }
     }
 }
@@ -112,6 +116,7 @@ impl Connection {
         let presented = checked.credentials.presented().await.map_err(OpenError::Refused)?;
         let server = look::find(checked, &presented).await.map_err(|nothing| match nothing {
             NoServer::Silent => OpenError::Client(zk::Error::NoHosts),
+            NoServer::ReadOnly => OpenError::ReadOnly,
             NoServer::Refused(reason) => OpenError::Refused(reason),
         })?;
         Self::greet(checked, &server, session).await
@@ -227,7 +232,7 @@ async fn renewed(checked: &Checked, shown: &Arc<Presented>) {
                 reason,
                 "the new credentials for ZooKeeper are refused: the connection goes on with those before"
             ),
-            Ok(_) | Err(NoServer::Silent) => return,
+            Ok(_) | Err(NoServer::Silent | NoServer::ReadOnly) => return,
         }
     }
 }

@@ -74,6 +74,8 @@ impl From<SocketAddr> for Server {
 pub(super) enum NoServer {
     /// None serves now.
     Silent,
+    /// None serves now, and at least one serves read-only.
+    ReadOnly,
     /// Every server refuses a certificate, or we refuse its: waiting does not help.
     Refused(String),
 }
@@ -94,6 +96,8 @@ enum Answer {
     Unclear,
     /// The server does not serve.
     NotServing,
+    /// The server serves reads only, which is not enough: it has lost the majority.
+    ReadOnly,
 }
 
 /// A serving server. Bounded in time by the connection timeout.
@@ -105,7 +109,7 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
     servers.rotate_left(first);
     // At most as many for each server as there are pauses within the time limit of an answer.
     let mut asked: FuturesUnordered<BoxFuture<'_, Asked>> = FuturesUnordered::new();
-    let (mut refused, mut all_refuse) = (None, true);
+    let (mut refused, mut all_refuse, mut is_read_only) = (None, true, false);
     let ask_again = if presented.tls().is_some() { ASK_AGAIN_TLS } else { ASK_AGAIN };
     let mut over = pin!(sleep(checked.settings.connection_timeout));
     loop {
@@ -124,10 +128,13 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
                     Some(Asked::Answer(Answer::Serving, server)) => return Ok(server),
                     Some(Asked::Answer(Answer::Unclear, server)) => maybe = maybe.or(Some(server)),
                     Some(Asked::Refused(reason)) => refused = Some(reason),
+                    Some(Asked::Answer(Answer::ReadOnly, _)) => (all_refuse, is_read_only) = (false, true),
                     Some(Asked::Answer(Answer::NotServing, _) | Asked::Nothing) => all_refuse = false,
-                    None => return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse))),
+                    None => return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse), is_read_only)),
                 },
-                () = &mut over => return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse))),
+                () = &mut over => {
+                    return maybe.ok_or_else(|| nothing(refused.filter(|_| all_refuse), is_read_only));
+                }
                 () = &mut again => break,
             }
         }
@@ -137,8 +144,9 @@ pub(super) async fn find(checked: &Checked, presented: &Presented) -> Result<Ser
     }
 }
 
-fn nothing(refused: Option<String>) -> NoServer {
-    refused.map_or(NoServer::Silent, NoServer::Refused)
+fn nothing(refused: Option<String>, is_read_only: bool) -> NoServer {
+    let silent = if is_read_only { NoServer::ReadOnly } else { NoServer::Silent };
+    refused.map_or(silent, NoServer::Refused)
 }
 
 async fn ask_later(later: Duration, host: &str, port: u16, tls: Option<&Tls>) -> Asked {
@@ -179,7 +187,7 @@ fn meaning(answer: &[u8]) -> Answer {
     let answer = String::from_utf8_lossy(answer);
     let mode = answer.split_inclusive('\n').find_map(|line| line.strip_prefix("Mode: ")?.strip_suffix('\n'));
     match mode {
-        Some("read-only") => Answer::NotServing,
+        Some("read-only") => Answer::ReadOnly,
         Some(_) => Answer::Serving,
         None if answer.contains("not currently serving") => Answer::NotServing,
         None => Answer::Unclear,
@@ -194,7 +202,7 @@ mod tests {
     fn answers_are_understood_as_soon_as_they_are_clear() {
         assert_eq!(meaning(b"Zookeeper version: 3.9.5\nZxid: 0x0\nMode: follower\nNode"), Answer::Serving);
         assert_eq!(meaning(b"Zxid: 0x0\nMode: standalone\n"), Answer::Serving);
-        assert_eq!(meaning(b"Zxid: 0x0\nMode: read-only\nNode count: 5\n"), Answer::NotServing);
+        assert_eq!(meaning(b"Zxid: 0x0\nMode: read-only\nNode count: 5\n"), Answer::ReadOnly);
         assert_eq!(
             meaning(b"This ZooKeeper instance is not currently serving requests\n"),
             Answer::NotServing

@@ -29,6 +29,7 @@ mod key;
 mod limit;
 mod look;
 mod nodelay;
+mod quota;
 mod read;
 mod session;
 mod settings;
@@ -109,6 +110,7 @@ impl ZooKeeper {
                 Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error)))
             }
             OpenError::Refused(reason) => Error::AuthRefused(reason),
+            error @ OpenError::ReadOnly => Error::ReadOnly(format!("{addresses}: {error}")),
         }
     }
 

@@ -16,13 +16,14 @@ use super::connection::{Connection, Link, LinkState};
 use super::convert::{self, from_the_top};
 use super::flushers::Flushers;
 use super::key;
+use super::quota;
 use super::settings::Checked;
 use super::watch::{self as watching, Follower, TreeFollower};
 use super::watch_node::NodeFollower;
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
 };
-use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, Quota, SessionId, Transaction};
 
 /// The most requests in flight, in units of 1 KiB: the client's queue has no bound of its own. 64 MiB are
 /// thousands of requests of the usual size, far more than a server answers within the request timeout.
@@ -235,6 +236,13 @@ impl Session for ZooKeeperSession {
 
     fn request_limit(&self) -> Option<usize> {
         self.shared.checked.limit.get()
+    }
+
+    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
+        let path = path.clone();
+        self.shared.request(path.as_str().len(), move |shared, link| async move {
+            quota::of(&link.client, &shared.checked.chroot, &path).await
+        })
     }
 
     fn commit(

@@ -116,6 +116,9 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
             Err(OpenError::Client(error)) => {
                 tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper");
             }
+            Err(error @ OpenError::ReadOnly) => {
+                tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper");
+            }
             Err(OpenError::Refused(reason)) => {
                 if known_refusal.replace(reason.clone()).is_none_or(|known| known != reason) {
                     tracing::warn!(event = "REGISTRY_UNREACHABLE", reason, "cannot connect with ZooKeeper");

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join;
 use futures::stream::{BoxStream, StreamExt as _, iter};
 
 use crate::coordination::admin::doctor::{Facts, Session};
 use crate::coordination::admin::explain::Explanation;
 use crate::credential_file::public;
+use crate::extension::path::ExtensionPaths;
 use crate::job::JobName;
 use crate::pem;
 use crate::registry;
@@ -19,11 +21,15 @@ use crate::runner::admin::explain_job::{ExplainError, explain, explain_in};
 use crate::runner::admin::jobs::{ListError, names};
 use crate::runner::clock::Clock;
 use crate::runner::heartbeat::Heartbeat;
+use crate::runner::session::current::NoSession;
 use crate::runner::shared::Shared;
-use crate::tree::Path;
+use crate::tree::{Path, Quota};
 
 /// The jobs that are explained at once. Each has its nodes in memory.
 const AT_ONCE: usize = 16;
+
+/// How long the registry may take to tell its quotas. Without an answer they are not known.
+const QUOTAS_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of a sidecar that checks concern.
 #[derive(Debug, Clone, Default)]
@@ -57,13 +63,20 @@ pub async fn facts(
     let proof = *shared.lease.proof.borrow();
     let lease = proof.filter(|proof| session.as_ref().is_some_and(|session| session.id() == proof.session));
     let id = session.as_ref().map(|session| session.id());
+    let quotas = match &session {
+        Some(session) => quotas(&**session, &shared.namespace, &shared.clock).await,
+        None => None,
+    };
+    let NoSession { trouble, is_read_only } = shared.trouble.borrow().clone();
     Facts {
         session: session.as_ref().map(|session| Session {
             timeout: timeout(&**session),
             lease: lease.map(|proof| proof.until.saturating_sub(now.mono)),
         }),
-        trouble: shared.trouble.borrow().clone(),
+        trouble,
+        is_read_only,
         obstacle: session.as_ref().and_then(|session| session.obstacle()),
+        quotas,
         timeout: settings.timeout,
         ahead_ms: id.and_then(|id| shared.feeds.ahead_ms(id, now)),
         stall: Some(heartbeat.longest_delay()),
@@ -76,14 +89,28 @@ pub async fn facts(
 }
 
 /// The facts that a session of a command has.
-pub fn facts_of(session: &dyn registry::Session, asked: Duration) -> Facts {
+pub async fn facts_of(namespace: Namespace<'_>, asked: Duration) -> Facts {
+    let session = &**namespace.session;
     let timeout = timeout(session);
     Facts {
         session: Some(Session { timeout, lease: None }),
         obstacle: session.obstacle(),
+        quotas: quotas(session, namespace.root, namespace.clock).await,
         timeout: Some(asked),
         ..Facts::default()
     }
+}
+
+/// The quotas of the namespace and of Sidekeeper's own nodes beside it.
+async fn quotas(session: &dyn registry::Session, namespace: &Path, clock: &Clock) -> Option<Vec<Quota>> {
+    let own = ExtensionPaths::all(namespace);
+    let read = try_join(session.quotas(namespace), session.quotas(&own));
+    let (mut quotas, own) = tokio::select! {
+        read = read => read.ok()?,
+        () = clock.sleep(QUOTAS_LIMIT) => return None,
+    };
+    quotas.extend(own);
+    Some(quotas)
 }
 
 fn timeout(session: &dyn registry::Session) -> Option<Duration> {

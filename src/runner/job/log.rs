@@ -120,6 +120,7 @@ fn lasts(error: &Error) -> bool {
         | Error::Suspended
         | Error::SessionLost
         | Error::Unreachable(_)
+        | Error::ReadOnly(_)
         | Error::AuthRefused(_) => false,
     }
 }

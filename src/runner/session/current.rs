@@ -9,6 +9,15 @@ use crate::registry::{Session, SessionState};
 /// The sidecar's session now; `None`: there is none.
 pub type Current = watch::Receiver<Option<Arc<dyn Session>>>;
 
+/// Why there is no session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NoSession {
+    /// The error of the last attempt to open one. Empty: the attempt succeeded.
+    pub trouble: String,
+    /// Whether the servers that answered serve read-only.
+    pub is_read_only: bool,
+}
+
 /// A session that a task follows, with the news of its state.
 pub(crate) type Followed = (Arc<dyn Session>, watch::Receiver<SessionState>);
 

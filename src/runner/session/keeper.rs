@@ -19,6 +19,7 @@ use crate::runner::clock::Clock;
 use crate::runner::state_file::writer::StateFile;
 use crate::runner::waiting::becomes;
 
+use super::current::NoSession;
 use super::former::FormerSession;
 use super::lease::{self, LeaseKeeper};
 use super::proven::ProvenSession;
@@ -70,12 +71,12 @@ async fn end(session: &dyn Session, mode: CloseMode) {
 /// Keeps a session until the sidecar stops, then ends it and those that were given up. The first session is the one of the
 /// former process, if there is one and it is alive.
 ///
-/// `current` gets each session, and `trouble` the error of the last attempt to open one. `margin` is the safety margin of the
+/// `current` gets each session, and `trouble` why the last attempt to open one has failed. `margin` is the safety margin of the
 /// lease; `None`: the default. `stop` has the way to end the sessions as soon as the sidecar is to stop.
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
-    (current, trouble): (watch::Sender<Option<Arc<dyn Session>>>, watch::Sender<String>),
+    (current, trouble): (watch::Sender<Option<Arc<dyn Session>>>, watch::Sender<NoSession>),
     (mut lease_keeper, margin): (LeaseKeeper, Option<Duration>),
     (state_file, mut former): (StateFile, Option<FormerSession>),
     meters: Meters,
@@ -94,7 +95,7 @@ pub async fn keep(
         match opened {
             Ok(session) => {
                 (pause, logged) = (PAUSE_MIN, None);
-                trouble.send_replace(String::new());
+                trouble.send_replace(NoSession::default());
                 // A session of the embedded registry has no timeout.
                 let timeout = Some(session.timeout()).filter(|timeout| *timeout < Duration::MAX);
                 info!(session = %session.id(), timeout = timeout.map(tracing::field::debug), registry = registry.describe(), "session opened");
@@ -131,7 +132,10 @@ pub async fn keep(
             }
             Err(error) => {
                 let now = clock.now().mono;
-                trouble.send_replace(format!("{}: {error}", registry.describe()));
+                trouble.send_replace(NoSession {
+                    trouble: format!("{}: {error}", registry.describe()),
+                    is_read_only: matches!(error, Error::ReadOnly(_)),
+                });
                 if logged.is_none_or(|logged| now >= logged.saturating_add(LOG_INTERVAL)) {
                     warn!(event = "REGISTRY_UNREACHABLE", %error, "no session with the registry; the sidecar tries to open one until it succeeds");
                     logged = Some(now);
@@ -254,7 +258,7 @@ mod tests {
         let registry = Arc::new(Refusing { error, attempts: Arc::clone(&attempts) });
         let clock = Clock::start();
         let (current, _) = watch::channel(None);
-        let (trouble, shown) = watch::channel(String::new());
+        let (trouble, shown) = watch::channel(NoSession::default());
         let (_lease, lease_keeper) = Lease::new();
         let (stop, stopped) = watch::channel(None);
         let keeping = keep(
@@ -271,7 +275,7 @@ mod tests {
             stop.send_replace(Some(CloseMode::Close));
         };
         tokio::join!(keeping, stopping);
-        let shown = shown.borrow().clone();
+        let shown = shown.borrow().trouble.clone();
         (attempts.load(Ordering::Relaxed), shown)
     }
 

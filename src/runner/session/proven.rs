@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::mutants::mutant;
 use crate::registry::{DataFilter, Error, Session, SessionKey, SessionState, Watch};
 use crate::runner::clock::Clock;
-use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction};
+use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction};
 
 use super::folders::Folders;
 use super::together::Together;
@@ -244,6 +244,7 @@ fn is_committed_refusal(transaction: &[Operation], error: &crate::tree::CommitEr
         | Error::Suspended
         | Error::SessionLost
         | Error::Unreachable(_)
+        | Error::ReadOnly(_)
         | Error::AuthRefused(_)
         | Error::Refused(_) => false,
     }
@@ -276,6 +277,10 @@ impl Session for ProvenSession {
 
     fn request_limit(&self) -> Option<usize> {
         self.session().request_limit()
+    }
+
+    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
+        self.session().quotas(path)
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {

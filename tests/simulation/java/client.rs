@@ -109,6 +109,7 @@ impl Process {
             | Error::ParentIsEphemeral(_)
             | Error::NoPermission(_)
             | Error::Unreachable(_)
+            | Error::ReadOnly(_)
             | Error::AuthRefused(_)
             | Error::Refused(_) => panic!("{} throws: {error} ({request:?})", self.id),
         })
