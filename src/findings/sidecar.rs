@@ -73,9 +73,8 @@ impl Trouble {
         match self {
             Self::RegistryUnreachable { .. } => ("REGISTRY_UNREACHABLE", Error),
             Self::RegistryReadOnly => ("REGISTRY_READ_ONLY", Error),
-            Self::RegistryQuota(quota) => {
-                ("REGISTRY_QUOTA", if quota.used < quota.limit { Warning } else { Error })
-            }
+            Self::RegistryQuota(quota) if quota.used < quota.limit => ("REGISTRY_QUOTA", Warning),
+            Self::RegistryQuota(_) => ("REGISTRY_QUOTA", Error),
             Self::RegistryCannotWrite { .. } => ("REGISTRY_CANNOT_WRITE", Error),
             Self::SessionShortened { .. } => ("SESSION_SHORTENED", Warning),
             Self::SessionLeaseLow { .. } => ("SESSION_LEASE_LOW", Warning),

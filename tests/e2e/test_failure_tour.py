@@ -107,7 +107,9 @@ def test_op_4_instances_take_different_time_zones(fleet: Fleet) -> None:
     # A Java instance fires by the time zone of its machine.
     ip, instance = "10.0.0.9", "10.0.0.9@-@21"
     fleet.tree.client.create(
-        fleet.tree.path(f"instances/{instance}"), f"jobInstanceId: {instance}\nserverIp: {ip}\n".encode(), ephemeral=True
+        fleet.tree.path(f"instances/{instance}"),
+        f"jobInstanceId: {instance}\nserverIp: {ip}\n".encode(),
+        ephemeral=True,
     )
     fleet.tree.create(f"servers/{ip}", "ENABLED")
     finding = named(sidecar, "JOB_ZONE_DIFFERS")

@@ -263,11 +263,14 @@ fn op_9_each_code_has_a_section_that_explains_it_and_a_test_that_finds_it() {
         "tests/it/explain.rs",
         "tests/e2e/test_explain.py",
         "tests/e2e/test_doctor.py",
+        "tests/e2e/test_failure_tour.py",
         "src/coordination/admin/doctor.rs",
     ];
     let tests = tests.map(read).concat();
     for code in codes.iter().filter(|code| !tests.contains(&format!("\"{code}\""))) {
-        problems.push(format!("{code}: no test finds it; add one to tests/it/explain.rs"));
+        problems.push(format!(
+            "{code}: no test finds it; add one to tests/it/explain.rs or tests/e2e/test_failure_tour.py"
+        ));
     }
     none(&problems);
 }

@@ -393,3 +393,108 @@ fn worst_first(findings: &mut [Finding]) {
     };
     findings.sort_by_key(rank);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordination::time::Now;
+    use crate::job::JobName;
+    use crate::tree::{Stat, Zxid};
+
+    const ONE: &str = "10.0.0.1@-@ab26cc03c7c9-dc69f77a239f";
+    const TWO: &str = "10.0.0.2@-@ab26cc03c7c9-dc69f77a23a0";
+    const JAVA: &str = "10.0.0.9@-@21";
+    const CONFIG: &str = "jobName: orders\ncron: 0 0 0 1 1 ? *\nshardingTotalCount: 3\n";
+
+    /// The codes for a job that instance ONE leads, with these nodes, each written at its second; at this second.
+    fn codes(nodes: &[(&str, &str, i64)], at: i64) -> Vec<&'static str> {
+        let (namespace, job) = (Path::parse("/jobs").unwrap(), JobName::parse("orders").unwrap());
+        let (paths, own_paths) = (JobPaths::new(&namespace, &job), ExtensionPaths::new(&namespace, &job));
+        let stat = |second: i64| Stat {
+            created: Zxid(1),
+            modified: Zxid(1),
+            version: 0,
+            ephemeral_owner: None,
+            modified_ms: second * 1_000,
+        };
+        let node = |name: &str, data: &str, second| {
+            let path = if name.is_empty() { paths.root().clone() } else { paths.root().child(name) };
+            let id = name.strip_prefix("instances/").and_then(|id| Some((id, id.split_once("@-@")?.0)));
+            let of_instance = id.map(|(id, ip)| format!("jobInstanceId: {id}\nserverIp: {ip}\n"));
+            let data = of_instance.unwrap_or_else(|| data.to_owned());
+            Node { path, data: data.as_bytes().into(), stat: stat(second) }
+        };
+        let usual = [
+            ("", "", 0),
+            ("leader/election/instance", ONE, 0),
+            ("servers/10.0.0.1", "ENABLED", 0),
+            ("servers/10.0.0.2", "ENABLED", 0),
+            ("servers/10.0.0.9", "ENABLED", 0),
+        ];
+        let all = usual.iter().chain(nodes).map(|(name, data, second)| node(name, data, *second)).collect();
+        let now = Now { wall: Timestamp::from_second(at).unwrap(), mono: Duration::from_secs(1_000) };
+        let explained = Evidence::new(&paths, &own_paths, all, Vec::new(), now).explain(&BTreeSet::new());
+        let of_items = explained.items.iter().flat_map(|item| &item.because);
+        let mut codes: Vec<_> =
+            explained.findings.iter().chain(of_items).map(|finding| finding.cause.code()).collect();
+        codes.dedup();
+        codes
+    }
+
+    #[test]
+    fn a_leader_hangs_if_an_item_has_no_owner_long_after_the_last_change() {
+        let one = format!("instances/{ONE}");
+        let two = format!("instances/{TWO}");
+        let owned = [("sharding/0/instance", ONE, 0), ("sharding/1/instance", TWO, 0)];
+        let fleet = |config: &'static str, second| {
+            let [first, other] = owned;
+            [("config", config, second), (&one, "", 0), (&two, "", 2), first, other]
+        };
+        // Ten seconds, and one to settle.
+        assert_eq!(codes(&fleet(CONFIG, 5), 16), ["ITEM_UNOWNED"]);
+        assert_eq!(codes(&fleet(CONFIG, 5), 17), ["LEADER_HUNG"]);
+        // An instance that has just joined is what the leader waits for.
+        let joined = [fleet(CONFIG, 5).as_slice(), &[("servers/10.0.0.3", "ENABLED", 15)]].concat();
+        assert_eq!(codes(&joined, 20), ["ITEM_UNOWNED"]);
+        // An item with a label waits for an instance with that label.
+        let label = "jobName: orders\ncron: 0 0 0 1 1 ? *\nshardingTotalCount: 3\nprops:\n  sidekeeper.item-labels: 2=gpu\n";
+        assert_eq!(codes(&fleet(label, 0), 60), ["ITEM_UNOWNED"]);
+        let complete = [fleet(CONFIG, 0).as_slice(), &[("sharding/2/instance", ONE, 0)]].concat();
+        assert_eq!(codes(&complete, 60), Vec::<&str>::new());
+        // A flag that stays.
+        let flag = [complete.as_slice(), &[("leader/sharding/necessary", "", 40)]].concat();
+        assert_eq!(codes(&flag, 51), ["RESHARDING_GOES_ON"]);
+        assert_eq!(codes(&flag, 52), ["LEADER_HUNG"]);
+        // A Java leader reshards at its fire.
+        let mut java = flag.clone();
+        java.push(("leader/election/instance", JAVA, 0));
+        let id = format!("instances/{JAVA}");
+        java.push((&id, "", 0));
+        assert_eq!(codes(&java, 3_600), ["JOB_ZONE_DIFFERS", "RESHARDING_WAITS_FOR_JAVA_FIRE"]);
+        let year = 366 * 86_400;
+        assert_eq!(codes(&java, year), ["LEADER_HUNG", "JOB_ZONE_DIFFERS"]);
+    }
+
+    #[test]
+    fn time_zones_differ_only_if_both_kinds_take_part_and_none_is_given() {
+        let (one, java) = (format!("instances/{ONE}"), format!("instances/{JAVA}"));
+        let job = |config: &'static str, java: &'static str| {
+            let owners = ["sharding/0/instance", "sharding/1/instance", "sharding/2/instance"];
+            let mut nodes = owners.map(|path| (path, ONE, 0)).to_vec();
+            nodes.extend([("config", config, 0), (java, "", 0)]);
+            nodes
+        };
+        let (one, java): (&'static str, &'static str) = (one.leak(), java.leak());
+        let both = |config| [job(config, java).as_slice(), &[(one, "", 0)]].concat();
+        assert_eq!(codes(&both(CONFIG), 60), ["JOB_ZONE_DIFFERS"]);
+        assert_eq!(
+            codes(
+                &both("jobName: orders\ncron: 0 0 0 1 1 ? *\nshardingTotalCount: 3\ntimeZone: GMT+8:00\n"),
+                60
+            ),
+            Vec::<&str>::new()
+        );
+        assert_eq!(codes(&both("jobName: orders\nshardingTotalCount: 3\n"), 60), ["JOB_NO_SCHEDULE"]);
+        assert_eq!(codes(&job(CONFIG, one), 60), Vec::<&str>::new());
+    }
+}
