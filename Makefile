@@ -93,7 +93,7 @@ bench-clients: build .tools/python-tools ## measure dispatch in the clients, bes
 	cd clients/go && go run ./bench --sidekeeper $(abspath $(RELEASE)) --executions $(EXECUTIONS)
 
 .PHONY: e2e-confined
-e2e-confined: interop-tools ## run the suite e2e under the restrictions of the unit for systemd
+e2e-confined: interop-tools .tools/bin/collector ## run the suite e2e under the restrictions of the unit for systemd
 	.ci/setup systemd
 	$(SUITE) e2e.confined -q -n 5
 
@@ -319,7 +319,7 @@ compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dock
 	@if docker compose version >/dev/null 2>&1; then docker compose config -q; fi
 
 .PHONY: tools
-tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check .tools/bin/lock-peer .tools/bin/linearizable ## install what the other targets need
+tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check .tools/bin/lock-peer .tools/bin/linearizable .tools/bin/collector ## install what the other targets need
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
@@ -397,6 +397,11 @@ $(BUF): .ci/tools/package-lock.json
 	.ci/setup go
 	mkdir -p .tools/bin
 	cd tests/interop/lock-peer && go build -o $(CURDIR)/$@ .
+
+.tools/bin/collector: $(wildcard tests/e2e/collector/*)
+	.ci/setup go
+	mkdir -p .tools/bin
+	cd tests/e2e/collector && go build -o $(CURDIR)/$@ .
 
 .tools/bin/linearizable: $(wildcard tests/faults/linearizable/*)
 	.ci/setup go

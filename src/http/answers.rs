@@ -46,7 +46,7 @@ impl Answers {
     pub(super) async fn answer(&self, uri: &Uri) -> Response<String> {
         let query = uri.query().unwrap_or_default();
         match uri.path() {
-            "/livez" => probe("livez", &[("heartbeat", self.is_alive())], query),
+            "/livez" => probe("livez", &[("heartbeat", is_alive(&self.heartbeat))], query),
             // The sidecar answers only once its listeners are bound; a registry is not needed for that.
             "/startupz" => probe("startupz", &[], query),
             "/readyz" => probe("readyz", &self.readiness(), query),
@@ -64,15 +64,6 @@ impl Answers {
                     ),
                 }
             }
-        }
-    }
-
-    /// Never asks for the registry, a collector or a disk: a restart would not mend them.
-    fn is_alive(&self) -> Result<(), &'static str> {
-        if self.heartbeat.age() < ALIVE {
-            Ok(())
-        } else {
-            Err("the process has been blocked for ten seconds")
         }
     }
 
@@ -162,9 +153,85 @@ fn probe(name: &str, checks: &[Check], query: &str) -> Response<String> {
     text(status, TEXT, body)
 }
 
+/// Never asks for the registry, a collector or a disk: a restart would not mend them.
+fn is_alive(heartbeat: &Heartbeat) -> Result<(), &'static str> {
+    if heartbeat.age() < ALIVE { Ok(()) } else { Err("the process has been blocked for ten seconds") }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+    use std::sync::{Mutex, PoisonError};
+
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use jiff::Timestamp;
+    use uuid::Uuid;
+
     use super::*;
+    use crate::coordination::time::{Now, Wakeup};
+    use crate::runner::clock::{Boottime, Clock, Machine};
+
+    /// A machine on which every wait is over at once, until a time comes.
+    struct Virtual {
+        /// The time, and when it comes to a stop.
+        time: Mutex<(Duration, Duration)>,
+    }
+
+    impl Virtual {
+        fn change(&self, change: impl FnOnce(&mut (Duration, Duration))) -> Duration {
+            let mut time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
+            change(&mut time);
+            time.0
+        }
+    }
+
+    impl Machine for Virtual {
+        fn now(&self) -> Now {
+            let mono = self.change(|_| ());
+            Now { wall: Timestamp::UNIX_EPOCH.checked_add(mono).unwrap(), mono }
+        }
+
+        fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()> {
+            let until = wakeup.mono.unwrap();
+            let mut stands = false;
+            self.change(|(now, stop)| {
+                stands = until > *stop;
+                *now = if stands { *now } else { until };
+            });
+            if stands { Box::pin(pending()) } else { Box::pin(ready(())) }
+        }
+
+        fn unguessable(&self) -> Uuid {
+            Uuid::nil()
+        }
+
+        fn spawn(&self, _: BoxFuture<'static, ()>) {}
+
+        fn boottime(&self) -> Option<&Boottime> {
+            None
+        }
+    }
+
+    #[test]
+    fn op_10_a_process_is_live_for_an_hour_and_not_when_it_has_been_blocked_for_11_seconds() {
+        let hour = Duration::from_secs(3_600);
+        let machine = Arc::new(Virtual { time: Mutex::new((Duration::ZERO, hour)) });
+        let clock = Clock::of(Arc::<Virtual>::clone(&machine));
+        let heart = Heartbeat::new(&clock);
+        let live = || probe("livez", &[("heartbeat", is_alive(&heart))], "").status();
+        assert_eq!(heart.clone().keep().now_or_never(), None);
+        assert_eq!((clock.now().mono, live()), (hour, StatusCode::OK));
+        let pass = |seconds| machine.change(|(now, _)| *now += Duration::from_secs(seconds));
+        pass(9);
+        assert_eq!(live(), StatusCode::OK);
+        pass(2);
+        assert_eq!(live(), StatusCode::SERVICE_UNAVAILABLE);
+        // It beats again.
+        machine.change(|(now, stop)| *stop = *now + Duration::from_secs(1));
+        assert_eq!(heart.clone().keep().now_or_never(), None);
+        assert_eq!(live(), StatusCode::OK);
+    }
 
     #[test]
     fn a_probe_says_which_check_fails_and_an_excluded_one_does_not_count() {

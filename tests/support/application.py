@@ -17,8 +17,12 @@ PROGRAM = Path(__file__).with_name("application_program.py")
 class Application(InstanceProcess):
     """A process of `application_program.py`, and the events that it has reported."""
 
-    def __init__(self, name: str, sidecar: Sidecar, folder: Path, configuration: dict[str, Any]):
+    def __init__(
+        self, name: str, sidecar: Sidecar, folder: Path, configuration: dict[str, Any], collector: str | None = None
+    ):
+        """`collector`: where it sends its spans."""
         environment = environment_with_client(
+            **({"E2E_COLLECTOR": collector} if collector else {}),
             SIDEKEEPER_ENDPOINT=f"unix://{sidecar.socket}",
             E2E_JOB=JOB,
             E2E_CONFIGURATION=json.dumps(configuration),

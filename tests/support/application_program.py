@@ -17,6 +17,11 @@ import sidekeeper
 
 JOB = os.environ["E2E_JOB"]
 
+if collector := os.environ.get("E2E_COLLECTOR"):
+    import span_exporter
+
+    span_exporter.export_to(collector)
+
 app = sidekeeper.Application()
 lock = threading.Lock()
 

@@ -33,9 +33,11 @@ class Fleet:
         self.processes.append(sidecar)
         return sidecar
 
-    def application(self, sidecar: Sidecar, **configuration: Any) -> Application:
+    def application(self, sidecar: Sidecar, collector: str | None = None, **configuration: Any) -> Application:
+        """`collector`: where it sends its spans."""
         name = f"application-{len(self.processes)}"
-        application = Application(name, sidecar, self.folder, {"sharding_total_count": 6, **configuration})
+        configuration = {"sharding_total_count": 6, **configuration}
+        application = Application(name, sidecar, self.folder, configuration, collector)
         self.processes.append(application)
         return application
 
