@@ -16,13 +16,14 @@ from typing import Any, Callable, TypeVar
 
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
+from faults.counters import Sidecar as CountedSidecar
 from faults.ensemble import Ensemble, Server, now
 from faults.fenced_store import Store
-from faults.judge import Judge, Record, Session
+from faults.judge import Execution, Judge, Record, Session
 from faults.network import Link, Network
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER
-from support.processes import PATIENCE, InstanceProcess, Process, environment_with_client, eventually
+from support.processes import PATIENCE, InstanceProcess, Process, environment_with_client, eventually, free_port
 from support.sidecar import Sidecar
 
 PROGRAM = Path(__file__).with_name("application_program.py")
@@ -125,6 +126,8 @@ class StoppableSidecar(Sidecar):
         #: When it was stopped, and when it was let go on, wall clock.
         self.stops: list[tuple[float, float]] = []
         self._stopped_at: float | None = None
+        #: When it was started, monotonic.
+        self.started = now()
         super().__init__(*arguments)
 
     def freeze(self) -> None:
@@ -151,7 +154,9 @@ class Slot:
         options: Sequence[str] = (),
         previous: Path | None = None,
     ):
-        self.options = options
+        #: Where it answers scrapers. None: the previous release may not.
+        self.http = free_port() if previous is None else None
+        self.options = [*options, *(["--http-listen", str(self.http)] if self.http else [])]
         #: The previous release's sidecar, if that runs here.
         self.previous = previous
         self.fleet = fleet
@@ -192,6 +197,15 @@ class Slot:
             Session(self.number, session, _wall(opened), expiries.get(session), stops)
             for opened, session in OPENED.findall(log)
         ]
+
+    def journalled(self, executions: Sequence[Execution]) -> CountedSidecar:
+        """What its applications have journalled, to be compared with the counters of its sidecar."""
+        records = [one.record() for one in self.fleet.applications if one.slot == self.number]
+        # The stops are wall clock, as the sidecar's log is.
+        monotonic = now() - time.time()
+        stops = [(stopped + monotonic, woken + monotonic) for stopped, woken in self.sidecar.stops]
+        mine = [one for one in executions if one.application.slot == self.number]
+        return CountedSidecar(self.sidecar.name, self.sidecar.started, stops, records, mine)
 
     def start_application(self) -> None:
         name = f"application-{self.number}-{len(self.fleet.applications)}"

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Callable
 
+from faults.counters import Sidecar as CountedSidecar
 from faults.dropped_flags import dropped_flags, of_servers
 from faults.ensemble import Server, now
 from faults.fault_kinds import Fault, draw
@@ -31,6 +32,7 @@ from faults.fenced_store import Write
 from faults.fleet import AWAY, SESSION, FaultFleet, Slot, own_fleet, sleep_until
 from faults.judge import Judge, Problem, Record, Session
 from support.job_nodes import JOB, NEVER
+from support.metrics import Metrics
 from support.processes import Process, sidekeeper_binary
 
 SLOTS = 4
@@ -280,7 +282,8 @@ class Run:
             f"everybody back {self.recovered:.1f} s after the last fault; longest time from a fire to its execution "
             f"by the schedule {_lateness(judge):.1f} s",
         ]
-        problems = self.problems + [str(problem) for problem in found]
+        counters, told = self._counters(judge)
+        problems = self.problems + [str(problem) for problem in found] + counters
         counts = Counter(problem.kind for problem in found)
         failovers = judge.failovers()
         given = sum(one.given is not None for one in failovers)
@@ -290,9 +293,23 @@ class Run:
             lines.append(
                 f"led: {led}; flags of interrupted items deleted by the previous release: {len(judge.dropped_flags)}"
             )
+        lines.append(told)
         lines.append(f"problems: {_told(counts)}" if problems else "no problems")
         self._keep(began, ended)
         return Result(problems, "\n".join(lines))
+
+    def _counters(self, judge: Judge) -> tuple[list[str], str]:
+        """The counters that differ from the journals, and how many executions were compared (`counters.py`)."""
+        scraped = [(slot.journalled(judge.executions), slot.http) for slot in self.fleet.slots if slot.http is not None]
+        problems = [problem for sidecar, port in scraped for problem in sidecar.problems(Metrics(port))]
+        begun, doubtful = (
+            sum(len(found(sidecar)) for sidecar, _ in scraped)
+            for found in (CountedSidecar.begun, CountedSidecar.doubtful)
+        )
+        if doubtful == begun:
+            problems.append("no execution can be compared with the counters")
+        told = f"{len(problems)} counters differ; {begun} executions of {len(scraped)} sidecars, {doubtful} in doubt"
+        return problems, told
 
     def _dropped_flags(self) -> list[tuple[int, float]]:
         """The flags that sidecars of the previous release have deleted without a takeover."""
