@@ -123,6 +123,8 @@ pub enum Reason {
     InstancesOnline,
     /// The configuration's document cannot be edited.
     ConfigurationNotEditable,
+    /// The namespace has nodes that are not as in the backup.
+    NamespaceDiffers,
 }
 
 impl Reason {
@@ -184,6 +186,7 @@ impl Reason {
         Self::ConfigurationChanged,
         Self::InstancesOnline,
         Self::ConfigurationNotEditable,
+        Self::NamespaceDiffers,
     ];
 
     /// The reason's word, in capitals.
@@ -245,6 +248,7 @@ impl Reason {
             Self::ConfigurationChanged => "CONFIGURATION_CHANGED",
             Self::InstancesOnline => "INSTANCES_ONLINE",
             Self::ConfigurationNotEditable => "CONFIGURATION_NOT_EDITABLE",
+            Self::NamespaceDiffers => "NAMESPACE_DIFFERS",
         }
     }
 }

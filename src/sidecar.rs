@@ -32,6 +32,7 @@ use crate::api::diagnostics::Diagnostics;
 use crate::api::election::ElectionCalls;
 use crate::api::job::Jobs;
 use crate::api::lock::LockCalls;
+use crate::api::namespace::Namespaces;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Served, Services};
 use crate::api::sidecar::Sidecars;
@@ -232,6 +233,7 @@ impl Sidecar {
                 describe.clone(),
                 (LogFilter::new(&config.log_level), heartbeat.clone()),
             ),
+            namespaces: Namespaces::new(shared.clone(), drained.clone()),
             diagnostics: Diagnostics::new(
                 shared.clone(),
                 checked_settings(&config),

@@ -372,6 +372,7 @@ pub(super) fn instant(timestamp: &prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(timestamp.seconds, timestamp.nanos).ok().filter(|_| timestamp.nanos >= 0)
 }
 
-pub(super) fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
+/// An instant as the API has it.
+pub fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: instant.as_second(), nanos: instant.subsec_nanosecond() }
 }

@@ -43,6 +43,8 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/sidekeeper.v1.LockService/Release", ATTACH, Cost::Small),
     ("/sidekeeper.v1.LockService/RequestRevocation", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.LockService/WatchLock", VIEW, Cost::Small),
+    ("/sidekeeper.v1.NamespaceService/BackupNamespace", OPERATE_ALL, Cost::Large),
+    ("/sidekeeper.v1.NamespaceService/RestoreNamespace", OPERATE_ALL, Cost::Operation),
     ("/sidekeeper.v1.ParticipantService/AcknowledgeAssignment", ATTACH, Cost::Small),
     ("/sidekeeper.v1.ParticipantService/Attach", ATTACH, Cost::Small),
     ("/sidekeeper.v1.ParticipantService/Detach", ATTACH, Cost::Small),

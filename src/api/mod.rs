@@ -12,6 +12,7 @@ pub mod jobs;
 pub mod lock;
 mod methods;
 mod names;
+pub mod namespace;
 mod open_executions;
 pub mod participant;
 pub mod refusals;

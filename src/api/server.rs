@@ -22,6 +22,7 @@ use crate::proto::diagnostics_service_server::DiagnosticsServiceServer;
 use crate::proto::election_service_server::ElectionServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::lock_service_server::LockServiceServer;
+use crate::proto::namespace_service_server::NamespaceServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
 use crate::proto::sidecar_service_server::SidecarServiceServer;
 use crate::proto::sticky_lock_service_server::StickyLockServiceServer;
@@ -34,6 +35,7 @@ use super::election::ElectionCalls;
 use super::job::Jobs;
 use super::lock::LockCalls;
 use super::methods;
+use super::namespace::Namespaces;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
@@ -49,7 +51,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const SMALL_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
 /// The services that need the registry. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 7] = [
+const SERVICES: [&str; 8] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
@@ -57,6 +59,7 @@ const SERVICES: [&str; 7] = [
     "sidekeeper.v1.LockService",
     "sidekeeper.v1.ElectionService",
     "sidekeeper.v1.StickyLockService",
+    "sidekeeper.v1.NamespaceService",
 ];
 /// The services for the time when the registry is away, or the sidecar is stopping.
 const ALWAYS: [&str; 2] = ["sidekeeper.v1.SidecarService", "sidekeeper.v1.DiagnosticsService"];
@@ -80,6 +83,8 @@ pub struct Services {
     pub sidecars: Sidecars,
     /// For operators whose job does not run.
     pub diagnostics: Diagnostics,
+    /// For operators who save and restore the namespace.
+    pub namespaces: Namespaces,
 }
 
 /// Sets the status of the health service.
@@ -175,6 +180,10 @@ pub fn router(
         .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
         .add_service(
             SidecarServiceServer::new(services.sidecars).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+        )
+        .add_service(
+            NamespaceServiceServer::new(services.namespaces)
+                .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
         )
         .add_service(
             DiagnosticsServiceServer::new(services.diagnostics)

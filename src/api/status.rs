@@ -5,15 +5,18 @@
 
 use tonic::Status;
 
+use crate::coordination::admin::backup::file::FileError;
 use crate::coordination::job::contract::answer::Refusal;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::lock::contract::{End, First, LossReason};
 use crate::coordination::lock::queue::Unclear;
 use crate::coordination::sticky::contract::{End as StandEnd, Refusal as StandRefusal};
+use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::listen::refusal::{refusal, with_metadata};
 use crate::reason::Reason;
+use crate::runner::admin::backup::BackupError;
 use crate::runner::admin::change_job::ChangeError;
 use crate::runner::admin::explain_job::ExplainError;
 use crate::runner::admin::jobs::ListError;
@@ -111,6 +114,26 @@ pub fn of_change(error: &ChangeError) -> Status {
         ChangeError::NoInstance { .. } | ChangeError::NoServer { .. } => Reason::InvalidRequest,
         ChangeError::Changing { .. } => Reason::RegistryChanging,
         ChangeError::Failed { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A namespace that was not saved or restored.
+pub fn of_backup(error: &BackupError) -> Status {
+    let reason = match error {
+        BackupError::NoSession | BackupError::Late => Reason::RegistryAway,
+        BackupError::Unwritable(_) => Reason::RegistryFull,
+        BackupError::File(FileError::TooLarge) => Reason::TooMany,
+        BackupError::File(error) => {
+            let wrong = FieldError::new("chunk", "...", &format!("the bytes of a whole backup; {error}"));
+            return convert::in_fields(&[wrong]).to_status();
+        }
+        BackupError::Online { .. } => Reason::InstancesOnline,
+        BackupError::Differs { .. } => Reason::NamespaceDiffers,
+        BackupError::Busy(_) | BackupError::ChangedSinceShown | BackupError::ChangedMeanwhile(_) => {
+            Reason::RegistryChanging
+        }
+        BackupError::Failed(error) => of_registry(error),
     };
     refusal(reason, error.to_string())
 }

@@ -3,6 +3,7 @@
 //! The flags of the settings come from the table in [`crate::config::settings`], so that help texts,
 //! completions and configuration cannot disagree.
 
+mod backup;
 mod cancel;
 mod change_job;
 mod child;
@@ -147,6 +148,17 @@ enum Command {
     /// the sidecar refused (also because instances are online) or could not be reached, 3 if nobody has confirmed it, 75 if another
     /// attempt may help.
     Remove(change_job::RemoveArgs),
+    /// Saves all jobs of the namespace and its sticky locks to a file, those of Java included.
+    ///
+    /// Exit status: 0 if the file is made; 1 if the sidecar refused or could not be reached, or the file exists already; 75 if another attempt may
+    /// help.
+    Backup(backup::BackupArgs),
+    /// Restores the jobs of a backup, after it has shown what that does.
+    ///
+    /// Nodes that are missing are created. Other differences, and instances that are online, need `--force`. Asks for a confirmation, unless
+    /// `--yes` is given. A restore that broke off may be repeated. Exit status: 0 if it is done or shown, 1 if the file is wrong, the
+    /// sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
+    Restore(backup::RestoreArgs),
     /// Cancels the executions of a job in the applications of one sidecar.
     ///
     /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
@@ -341,6 +353,8 @@ impl Cli {
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),
             Command::Enable(args) => with_runtime(|runtime| runtime.block_on(switch::enable(args))),
+            Command::Backup(args) => with_runtime(|runtime| runtime.block_on(backup::backup(args))),
+            Command::Restore(args) => with_runtime(|runtime| runtime.block_on(backup::restore(args))),
             Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
             Command::Lock(args) => {
                 check_entropy().map_err(Failure::with(NOT_STARTED))?;

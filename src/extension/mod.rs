@@ -15,7 +15,7 @@
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //!
-//! The nodes of sticky locks are in [`sticky`].
+//! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`].
 //!
 //! A reader skips content that it does not know, so that a later version may write more.
 
@@ -33,6 +33,7 @@ pub mod profile;
 pub mod properties;
 pub mod reattach_grace;
 pub mod rendezvous;
+pub mod restored;
 pub mod sticky;
 pub mod strategy;
 

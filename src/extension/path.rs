@@ -41,6 +41,11 @@ impl ExtensionPaths {
         self.root.child(&format!("fires/{item}"))
     }
 
+    /// The item whose entry in the ledger has this path. `None`: this is another node.
+    pub fn ledger_item_of(&self, path: &Path) -> Option<Item> {
+        path.relative_to(&self.ledger())?.parse().ok().map(Item)
+    }
+
     /// The witness of a fire.
     pub fn witness(&self, fire: Timestamp) -> Path {
         self.root.child(&format!("fires/{WITNESS}{}", fire.as_millisecond()))

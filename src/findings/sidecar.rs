@@ -49,6 +49,13 @@ pub enum Trouble {
         /// The longest delay of its heartbeat.
         delay: Duration,
     },
+    /// The namespace was restored into a registry whose transactions may have lower numbers.
+    TokensMayFall {
+        /// The highest transaction that the backup knows of.
+        highest: i64,
+        /// The transaction of the restore.
+        begins: i64,
+    },
     /// The sidecar is stopping.
     SidecarDraining,
     /// The password for ZooKeeper is not encrypted.
@@ -80,6 +87,7 @@ impl Trouble {
             Self::SessionLeaseLow { .. } => ("SESSION_LEASE_LOW", Warning),
             Self::ClockSkew { .. } => ("CLOCK_SKEW", Error),
             Self::RuntimeStalls { .. } => ("RUNTIME_STALLS", Warning),
+            Self::TokensMayFall { .. } => ("TOKENS_MAY_FALL", Error),
             Self::SidecarDraining => ("SIDECAR_DRAINING", Warning),
             Self::DigestInClear => ("DIGEST_IN_CLEAR", Warning),
             Self::NodesWorldWritable => ("NODES_WORLD_WRITABLE", Warning),
@@ -137,6 +145,9 @@ impl Trouble {
             Self::RuntimeStalls { delay } => {
                 format!("the heartbeat of the sidecar was {delay:.1?} late in the last minute")
             }
+            Self::TokensMayFall { highest, begins } => format!(
+                "the namespace was restored: tokens up to {highest} and more were given out before, and now they count from {begins}"
+            ),
             Self::SidecarDraining => "the sidecar is stopping, and starts nothing more".to_owned(),
             Self::DigestInClear => {
                 "the password for ZooKeeper is sent over an unencrypted connection".to_owned()
@@ -174,6 +185,9 @@ impl Trouble {
                 "set the clocks of this machine and of ZooKeeper's servers, and keep them so (NTP)"
             }
             Self::RuntimeStalls { .. } => "give the sidecar more processor time",
+            Self::TokensMayFall { .. } => {
+                "make each store that compares tokens forget the last ones, then delete the node `@-@restored`"
+            }
             Self::SidecarDraining => "start the sidecar anew, unless it is to stop",
             Self::DigestInClear => "set zookeeper_ca, and the secure ports of the servers in zookeeper",
             Self::NodesWorldWritable => "set zookeeper_acl",

@@ -47,7 +47,8 @@ fn code(reason: Reason) -> Code {
         | Reason::ClientTooOld
         | Reason::SidecarTooOld
         | Reason::InstancesOnline
-        | Reason::ConfigurationNotEditable => Code::FailedPrecondition,
+        | Reason::ConfigurationNotEditable
+        | Reason::NamespaceDiffers => Code::FailedPrecondition,
         Reason::JobNotConfigured
         | Reason::JobUnknown
         | Reason::AttachmentUnknown

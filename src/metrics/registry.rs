@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::meters::Meters;
 use super::words::{Answer, Request};
 use crate::registry::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
 
 /// The time, on a monotonic clock.
 pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -183,6 +183,14 @@ impl Session for MeteredSession {
 
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
         self.counting.on(Request::Watch, self.session.watch_node(node))
+    }
+
+    fn can_skip_ids(&self) -> bool {
+        self.session.can_skip_ids()
+    }
+
+    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
+        self.session.skip_ids(zxid)
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

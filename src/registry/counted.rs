@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
 
 /// A registry and the number of its requests over all its sessions. Clones share the counts.
 #[derive(Clone)]
@@ -187,6 +187,14 @@ impl Session for CountedSession {
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
         self.counts.watches.fetch_add(1, Ordering::Relaxed);
         self.session.watch_node(node)
+    }
+
+    fn can_skip_ids(&self) -> bool {
+        self.session.can_skip_ids()
+    }
+
+    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
+        self.session.skip_ids(zxid)
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

@@ -22,7 +22,9 @@ use futures::future::{BoxFuture, ready, try_join_all};
 use tokio::sync::watch;
 
 pub use crate::tree::{CommitError, Error};
-use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction, WatchEvent};
+use crate::tree::{
+    CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction, WatchEvent, Zxid,
+};
 
 pub use self::queue::{Watch, WatchSender, watch_channel};
 
@@ -181,6 +183,17 @@ pub trait Session: Send + Sync + 'static {
     /// after the results of commits. After the event that the node does not exist, the watch may end. A node that the caller
     /// may not read counts as missing, a second later.
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>>;
+
+    /// Whether [`Self::skip_ids`] can do what it says.
+    fn can_skip_ids(&self) -> bool {
+        false
+    }
+
+    /// Gives all later transactions ids from this one on, unless they have higher ones already. Fails if the registry counts by
+    /// itself, as ZooKeeper does.
+    fn skip_ids(&self, _: Zxid) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(ready(Err(Error::Refused("it counts its transactions by itself".to_owned()))))
+    }
 
     /// Ends the session. If this succeeds, its ephemeral nodes are deleted. Bounded in time.
     fn close(&self) -> BoxFuture<'static, ()>;

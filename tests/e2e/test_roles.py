@@ -54,6 +54,8 @@ NEEDS = {
     "sidekeeper.v1.LockService/ListLocks": {"view"},
     "sidekeeper.v1.LockService/RequestRevocation": {"operate"},
     "sidekeeper.v1.LockService/WatchLock": {"view"},
+    "sidekeeper.v1.NamespaceService/BackupNamespace": {"operate"},
+    "sidekeeper.v1.NamespaceService/RestoreNamespace": {"operate"},
     "sidekeeper.v1.SidecarService/Drain": {"operate"},
     "sidekeeper.v1.SidecarService/GetStatus": {"view"},
     "sidekeeper.v1.SidecarService/SetLogFilter": {"operate"},

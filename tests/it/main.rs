@@ -16,6 +16,7 @@ mod admission;
 mod altered_session;
 mod api_fields;
 mod attach;
+mod backup;
 mod balance;
 mod change_job;
 mod configuration;

@@ -22,6 +22,26 @@ async fn last_zxid(registry: &Embedded) -> Zxid {
 }
 
 #[tokio::test]
+async fn skipped_transaction_ids_stay_skipped_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let far = Zxid(1 << 41);
+    {
+        let registry = open(folder.path());
+        let session = registry.open().await.unwrap();
+        assert!(session.can_skip_ids());
+        session.skip_ids(far).await.unwrap();
+        assert!(last_zxid(&registry).await >= far);
+        // A lower one changes nothing.
+        session.skip_ids(Zxid(5)).await.unwrap();
+        assert!(last_zxid(&registry).await > far);
+    }
+    assert!(last_zxid(&open(folder.path())).await > far);
+    let registry = Embedded::in_memory();
+    registry.open().await.unwrap().skip_ids(far).await.unwrap();
+    assert!(last_zxid(&registry).await >= far);
+}
+
+#[tokio::test]
 async fn persistent_nodes_survive_as_they_were_and_ephemeral_ones_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let before = {

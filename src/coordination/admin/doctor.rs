@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::extension::restored::Restored;
 use crate::findings::sidecar::Trouble;
 use crate::tree::Quota;
 
@@ -37,6 +38,8 @@ pub struct Facts {
     pub timeout: Option<Duration>,
     /// By how many milliseconds this clock is ahead of the registry's, if a job shows it.
     pub ahead_ms: Option<i64>,
+    /// The restore of the namespace after which tokens may be lower than before.
+    pub restored: Option<Restored>,
     /// The longest delay of the heartbeat; `None`: a command asks, and no sidecar.
     pub stall: Option<Duration>,
     /// Whether it is stopping.
@@ -115,6 +118,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
         ),
         ("registry", "lease", "the registry confirms the session in time", of_session(&lease)),
         ("registry", "clock", "the clocks of this machine and of the registry agree", clock(facts)),
+        ("registry", "tokens", "fencing tokens never fall", of_session(&|_| tokens(facts))),
         (
             "security",
             "encryption",
@@ -157,6 +161,11 @@ fn lease(session: Session) -> Result<(), Failed> {
     Ok(())
 }
 
+fn tokens(facts: &Facts) -> Result<(), Failed> {
+    let Some(Restored { highest, begins }) = facts.restored else { return Ok(()) };
+    Err(Failed::Found(Trouble::TokensMayFall { highest: highest.0, begins: begins.0 }))
+}
+
 fn clock(facts: &Facts) -> Result<(), Failed> {
     let Some(ahead_ms) = facts.ahead_ms else { return Err(Failed::Skipped) };
     if ahead_ms.saturating_abs() > SKEW_MS {
@@ -180,6 +189,7 @@ fn certificates(facts: &Facts) -> Result<(), Failed> {
 mod tests {
     use super::*;
     use crate::findings::Severity;
+    use crate::tree::Zxid;
 
     fn well() -> Facts {
         Facts {
@@ -224,6 +234,9 @@ mod tests {
             ("REGISTRY_QUOTA", |facts| facts.quotas = Some(vec![nodes(3), nodes(100), nodes(80)])),
             ("SESSION_SHORTENED", |facts| facts.timeout = Some(Duration::from_secs(60))),
             ("CLOCK_SKEW", |facts| facts.ahead_ms = Some(-61_000)),
+            ("TOKENS_MAY_FALL", |facts| {
+                facts.restored = Some(Restored { highest: Zxid(9), begins: Zxid(5) });
+            }),
             ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
             ("NODES_WORLD_WRITABLE", |facts| facts.has_open_nodes = true),
             ("CERT_EXPIRES", |facts| {
@@ -271,7 +284,7 @@ mod tests {
         let skipped = check(&facts).into_iter().filter(|check| check.result == Err(Failed::Skipped));
         assert_eq!(
             skipped.map(|check| check.name).collect::<Vec<_>>(),
-            ["writable", "quota", "timeout", "lease"]
+            ["writable", "quota", "timeout", "lease", "tokens"]
         );
     }
 }

@@ -1,5 +1,6 @@
 //! One-shot plans for operators and observers: a view in, a transaction, a refusal or a state out. Pure.
 
+pub mod backup;
 pub mod doctor;
 pub mod explain;
 pub mod status;

@@ -12,7 +12,7 @@ use super::store::Durable;
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
 };
-use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
+use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction, Zxid};
 
 pub(super) struct EmbeddedSession {
     inner: Arc<Inner>,
@@ -128,6 +128,14 @@ impl Session for EmbeddedSession {
 
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
         self.watch(node, Arc::new(|_| true))
+    }
+
+    fn can_skip_ids(&self) -> bool {
+        true
+    }
+
+    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(ready(self.inner.skip_ids(self.id, zxid)))
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

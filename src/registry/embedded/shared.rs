@@ -158,6 +158,24 @@ impl Inner {
         self.store.as_ref()?.write(&changes)
     }
 
+    /// Gives later transactions ids from this one on. Waits for the disk.
+    pub(super) fn skip_ids(&self, session: SessionId, zxid: Zxid) -> Result<(), Error> {
+        let state = &mut *self.lock();
+        state.check(session)?;
+        if zxid.0 >= state.reserved
+            && let Some(store) = &self.store
+        {
+            let reserved = store.reserve(zxid.0);
+            state.next_zxid = reserved.map_err(|reason| {
+                state.suspend_all(&reason);
+                Error::Suspended
+            })?;
+            state.reserved = state.next_zxid.saturating_add(ZXID_RANGE);
+        }
+        state.next_zxid = state.next_zxid.max(zxid.0);
+        Ok(())
+    }
+
     fn next_zxid(&self, state: &mut State) -> Result<Zxid, Arc<str>> {
         if state.next_zxid >= state.reserved
             && let Some(store) = &self.store

@@ -13,12 +13,13 @@ use crate::coordination::admin::doctor::{Facts, Session};
 use crate::coordination::admin::explain::Explanation;
 use crate::credential_file::public;
 use crate::extension::path::ExtensionPaths;
+use crate::extension::restored::Restored;
 use crate::job::JobName;
 use crate::pem;
 use crate::registry;
-use crate::runner::admin::Namespace;
 use crate::runner::admin::explain_job::{ExplainError, explain, explain_in};
 use crate::runner::admin::jobs::{ListError, names};
+use crate::runner::admin::{Namespace, backup};
 use crate::runner::clock::Clock;
 use crate::runner::heartbeat::Heartbeat;
 use crate::runner::session::current::NoSession;
@@ -28,8 +29,8 @@ use crate::tree::{Path, Quota};
 /// The jobs that are explained at once. Each has its nodes in memory.
 const AT_ONCE: usize = 16;
 
-/// How long the registry may take to tell its quotas. Without an answer they are not known.
-const QUOTAS_LIMIT: Duration = Duration::from_secs(5);
+/// How long the registry may take for one question.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of a sidecar that checks concern.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +45,7 @@ pub struct CheckedSettings {
     pub certificates: Vec<(&'static str, PathBuf)>,
 }
 
-/// The facts about a sidecar now.
+/// The facts about a sidecar now. Waits for the registry a moment at most: the rest is known without it.
 pub async fn facts(
     shared: &Shared,
     settings: &CheckedSettings,
@@ -68,6 +69,10 @@ pub async fn facts(
         None => None,
     };
     let NoSession { trouble, is_read_only } = shared.trouble.borrow().clone();
+    let restored = match &session {
+        Some(session) => restored(&**session, &shared.namespace, &shared.clock).await,
+        None => None,
+    };
     Facts {
         session: session.as_ref().map(|session| Session {
             timeout: timeout(&**session),
@@ -79,6 +84,7 @@ pub async fn facts(
         quotas,
         timeout: settings.timeout,
         ahead_ms: id.and_then(|id| shared.feeds.ahead_ms(id, now)),
+        restored,
         stall: Some(heartbeat.longest_delay()),
         is_draining,
         has_digest_in_clear: settings.has_digest_in_clear,
@@ -97,6 +103,7 @@ pub async fn facts_of(namespace: Namespace<'_>, asked: Duration) -> Facts {
         obstacle: session.obstacle(),
         quotas: quotas(session, namespace.root, namespace.clock).await,
         timeout: Some(asked),
+        restored: restored(session, namespace.root, namespace.clock).await,
         ..Facts::default()
     }
 }
@@ -107,10 +114,18 @@ async fn quotas(session: &dyn registry::Session, namespace: &Path, clock: &Clock
     let read = try_join(session.quotas(namespace), session.quotas(&own));
     let (mut quotas, own) = tokio::select! {
         read = read => read.ok()?,
-        () = clock.sleep(QUOTAS_LIMIT) => return None,
+        () = clock.sleep(ANSWER_LIMIT) => return None,
     };
     quotas.extend(own);
     Some(quotas)
+}
+
+/// The restore after which tokens may be lower than before. A registry that does not answer has a finding of its own.
+async fn restored(session: &dyn registry::Session, root: &Path, clock: &Clock) -> Option<Restored> {
+    tokio::select! {
+        restored = backup::restored(session, root) => restored.ok().flatten(),
+        () = clock.sleep(ANSWER_LIMIT) => None,
+    }
 }
 
 fn timeout(session: &dyn registry::Session) -> Option<Duration> {

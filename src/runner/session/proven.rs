@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::mutants::mutant;
 use crate::registry::{DataFilter, Error, Session, SessionKey, SessionState, Watch};
 use crate::runner::clock::Clock;
-use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction};
+use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction, Zxid};
 
 use super::folders::Folders;
 use super::together::Together;
@@ -322,6 +322,14 @@ impl Session for ProvenSession {
 
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
         self.session().watch_node(node)
+    }
+
+    fn can_skip_ids(&self) -> bool {
+        self.session().can_skip_ids()
+    }
+
+    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
+        self.session().skip_ids(zxid)
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

@@ -49,6 +49,16 @@ impl Tree {
         self.node(name).unwrap_or_else(|| panic!("no {name}")).stat.created.0
     }
 
+    /// The text of a node anywhere in the registry.
+    pub fn data_of(&self, path: &Path) -> Option<String> {
+        self.nodes.get(path).map(|node| String::from_utf8_lossy(&node.data).into_owned())
+    }
+
+    /// The transaction that created a node anywhere in the registry.
+    pub fn created_of(&self, path: &Path) -> i64 {
+        self.nodes.get(path).unwrap_or_else(|| panic!("no {path}")).stat.created.0
+    }
+
     pub fn children(&self, name: &str) -> Vec<&str> {
         let parent = self.root.child(name);
         let below = self.nodes.keys().filter_map(|path| path.relative_to(&parent));

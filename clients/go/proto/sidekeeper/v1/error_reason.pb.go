@@ -144,6 +144,8 @@ const (
 	ErrorReason_ERROR_REASON_INSTANCES_ONLINE ErrorReason = 55
 	// The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION.
 	ErrorReason_ERROR_REASON_CONFIGURATION_NOT_EDITABLE ErrorReason = 56
+	// The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION.
+	ErrorReason_ERROR_REASON_NAMESPACE_DIFFERS ErrorReason = 57
 )
 
 // Enum value maps for ErrorReason.
@@ -206,6 +208,7 @@ var (
 		54: "ERROR_REASON_CONFIGURATION_CHANGED",
 		55: "ERROR_REASON_INSTANCES_ONLINE",
 		56: "ERROR_REASON_CONFIGURATION_NOT_EDITABLE",
+		57: "ERROR_REASON_NAMESPACE_DIFFERS",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -265,6 +268,7 @@ var (
 		"ERROR_REASON_CONFIGURATION_CHANGED":      54,
 		"ERROR_REASON_INSTANCES_ONLINE":           55,
 		"ERROR_REASON_CONFIGURATION_NOT_EDITABLE": 56,
+		"ERROR_REASON_NAMESPACE_DIFFERS":          57,
 	}
 )
 
@@ -299,7 +303,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xb1\x0f\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd5\x0f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -358,7 +362,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1dERROR_REASON_NAME_NOT_ALLOWED\x105\x12&\n" +
 	"\"ERROR_REASON_CONFIGURATION_CHANGED\x106\x12!\n" +
 	"\x1dERROR_REASON_INSTANCES_ONLINE\x107\x12+\n" +
-	"'ERROR_REASON_CONFIGURATION_NOT_EDITABLE\x108Bb\n" +
+	"'ERROR_REASON_CONFIGURATION_NOT_EDITABLE\x108\x12\"\n" +
+	"\x1eERROR_REASON_NAMESPACE_DIFFERS\x109Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -141,6 +141,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Instances of the job are online, and the request has no `force`. As FAILED_PRECONDITION."""
     ERROR_REASON_CONFIGURATION_NOT_EDITABLE: _ErrorReason.ValueType  # 56
     """The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
+    ERROR_REASON_NAMESPACE_DIFFERS: _ErrorReason.ValueType  # 57
+    """The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -267,4 +269,6 @@ ERROR_REASON_INSTANCES_ONLINE: ErrorReason.ValueType  # 55
 """Instances of the job are online, and the request has no `force`. As FAILED_PRECONDITION."""
 ERROR_REASON_CONFIGURATION_NOT_EDITABLE: ErrorReason.ValueType  # 56
 """The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
+ERROR_REASON_NAMESPACE_DIFFERS: ErrorReason.ValueType  # 57
+"""The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
