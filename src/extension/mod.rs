@@ -34,6 +34,7 @@ pub mod properties;
 pub mod reattach_grace;
 pub mod rendezvous;
 pub mod restored;
+pub mod stale_servers;
 pub mod sticky;
 pub mod strategy;
 

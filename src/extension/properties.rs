@@ -3,14 +3,16 @@
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::extension::strategy::STRATEGY_PROPERTY;
-use crate::extension::{execution_policy, handoff_policy, item_lock, once_listener, reattach_grace};
+use crate::extension::{
+    execution_policy, handoff_policy, item_lock, once_listener, reattach_grace, stale_servers,
+};
 use crate::job::ShardingStrategy;
 
 /// The beginning of these keys.
 const PREFIX: &str = "sidekeeper.";
 
 /// All keys, in the order in which an error lists them.
-const PROPERTIES: [&str; 18] = [
+const PROPERTIES: [&str; 20] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -29,6 +31,8 @@ const PROPERTIES: [&str; 18] = [
     reattach_grace::PROPERTY,
     item_lock::LOCK_PROPERTY,
     item_lock::TIMEOUT_PROPERTY,
+    stale_servers::AFTER_PROPERTY,
+    stale_servers::BESIDE_JAVA_PROPERTY,
 ];
 
 /// Checks a key of `props` and its value. Keys of others pass.
@@ -49,7 +53,8 @@ pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
             .and_then(|()| execution_policy::check(key, value))
             .and_then(|()| handoff_policy::check(key, value))
             .and_then(|()| reattach_grace::check(key, value))
-            .and_then(|()| item_lock::check(key, value)),
+            .and_then(|()| item_lock::check(key, value))
+            .and_then(|()| stale_servers::check(key, value)),
     };
     checked.map_err(|allowed| FieldError::new(&format!("props[{}]", Excerpt::of(key)), value, allowed))
 }

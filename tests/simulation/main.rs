@@ -51,6 +51,7 @@ mod rotation;
 mod scale;
 mod schedule;
 mod setup;
+mod stale_servers;
 mod start;
 mod sticky;
 mod stream;

@@ -206,6 +206,7 @@ impl Participant {
         ownership.shard(cx, membership, executions, out);
         ownership.plan_handoff(cx, out);
         ownership.remind_leader(cx, membership, out);
+        membership.remove_stale_servers(cx, out);
     }
 
     /// The executions that are to begin: after failovers, fires, triggers, failed attempts.

@@ -38,6 +38,7 @@ pub(super) fn commit(
         | Purpose::RegisterAtBarrier
         | Purpose::FlagFailover
         | Purpose::TakeTrigger
+        | Purpose::RemoveServers
         | Purpose::CheckClock
         | Purpose::RepairRotation
         | Purpose::RemindLeader

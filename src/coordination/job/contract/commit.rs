@@ -45,6 +45,8 @@ pub enum Purpose {
     RegisterAtBarrier,
     /// Flag items of crashed instances, or delete what a switched-off failover left.
     FlagFailover,
+    /// Remove servers that have had no instance for a long time.
+    RemoveServers,
     /// Have the registry stamp a node with its time.
     CheckClock,
     /// Remove the nodes of an instance that leaves.
@@ -69,7 +71,7 @@ impl Purpose {
     pub(crate) fn room(self) -> Room {
         match self {
             Self::Register | Self::Announce | Self::Renew => Room::Membership,
-            Self::Abdicate | Self::CheckClock => Room::Membership,
+            Self::Abdicate | Self::CheckClock | Self::RemoveServers => Room::Membership,
             Self::RepairRotation => Room::Rotation,
             Self::Complete | Self::Checkpoint => Room::Execution,
             Self::FlagResharding | Self::Shard | Self::RemindLeader => Room::Ownership,
@@ -103,6 +105,7 @@ impl fmt::Display for Purpose {
             Self::TakeTrigger => "take trigger",
             Self::RegisterAtBarrier => "register at a barrier",
             Self::FlagFailover => "flag failover",
+            Self::RemoveServers => "remove servers",
             Self::CheckClock => "check clock",
             Self::Leave => "leave",
         })

@@ -1,4 +1,5 @@
-//! Is this instance registered, which instance leads, which instances are offline, and is this machine's clock right?
+//! Is this instance registered, which instance leads, which instances are offline, which servers are of nobody any more, and
+//! is this machine's clock right?
 //!
 //! This file has the interface of the room; each question has a file of its own.
 
@@ -8,6 +9,7 @@ pub(super) mod instance_name;
 pub mod leadership;
 pub(crate) mod liveness;
 mod registration;
+mod stale_servers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,7 @@ use crate::coordination::job::membership::instance_name::Names;
 use crate::coordination::job::membership::leadership::Election;
 use crate::coordination::job::membership::liveness::Liveness;
 use crate::coordination::job::membership::registration::Registration;
+use crate::coordination::job::membership::stale_servers::StaleServers;
 use crate::job::{Item, JobConfiguration, Problem};
 use crate::tree::{CommitError, Operation, OperationResult, SessionId};
 
@@ -37,6 +40,7 @@ pub(crate) struct Membership {
     election: Election,
     liveness: Liveness,
     clock: ClockSkew,
+    stale_servers: StaleServers,
 }
 
 impl Membership {
@@ -129,6 +133,11 @@ impl Membership {
         self.liveness.update_liveness(cx, has_open, out);
     }
 
+    /// The leader removes servers without instances, if the job asks for it.
+    pub(crate) fn remove_stale_servers(&mut self, cx: &Context, out: &mut Outbox) {
+        self.stale_servers.remove_stale(cx, out);
+    }
+
     pub(crate) fn was_read(&mut self) {
         self.liveness.was_read();
     }
@@ -149,6 +158,7 @@ impl Membership {
         self.liveness = Liveness::default();
         self.announcement = Announcement::default();
         self.clock.forget();
+        self.stale_servers = StaleServers::default();
     }
 
     /// A transaction of this room has succeeded.
@@ -174,7 +184,8 @@ impl Membership {
     /// The next times of this room; monotonic.
     pub(crate) fn waits(&self, now: Duration) -> impl Iterator<Item = Duration> {
         let names = self.names.next_retry(now).into_iter().chain(self.announcement.next_retry(now));
-        names.chain(self.election.next_retry(now)).chain(self.liveness.next_retry(now))
+        let names = names.chain(self.election.next_retry(now)).chain(self.liveness.next_retry(now));
+        names.chain(self.stale_servers.next_retry(now))
     }
 
     pub(crate) fn problems(&self, cx: &Context) -> impl Iterator<Item = Problem> {

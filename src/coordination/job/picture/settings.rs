@@ -13,6 +13,7 @@ use crate::extension::execution_policy::{self, ExecutionPolicy};
 use crate::extension::handoff_policy::{self, HandoffPolicy};
 use crate::extension::item_lock::{self, ItemLock};
 use crate::extension::once_listener::{self, OnceListener};
+use crate::extension::stale_servers::{self, StaleServers};
 use crate::extension::{properties, reattach_grace, strategy};
 use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
 use crate::quartz::{self, Expression};
@@ -74,6 +75,8 @@ pub struct Settings {
     pub grace: Duration,
     /// The locks that executions hold. `None`: none.
     pub item_lock: Option<ItemLock>,
+    /// When servers without instances are removed. `None`: never.
+    pub stale_servers: Option<StaleServers>,
     /// The problems of the configuration, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -109,6 +112,8 @@ impl Settings {
         problems.extend(wrong);
         let (item_lock, wrong) = item_lock::of(&configuration, policy.timeout);
         problems.extend(wrong);
+        let (stale_servers, wrong) = stale_servers::of(&configuration);
+        problems.extend(wrong);
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
         let schedule = schedule.filter(|_| !handoff.continuous);
@@ -133,6 +138,7 @@ impl Settings {
             handoff,
             grace,
             item_lock,
+            stale_servers,
             problems,
         }
     }
