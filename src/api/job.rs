@@ -11,7 +11,8 @@ use crate::coordination::admin::switch::{Switch, Wish};
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
-use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
+use crate::extension::request_record::RequestId;
+use crate::job::{InstanceId, Item, JobName, NameError, SHARDING_TOTAL_COUNT_MAX};
 use crate::listen::caller::Caller;
 use crate::listen::refusal::refusal;
 use crate::proto;
@@ -22,6 +23,7 @@ use crate::runner::admin::change_job::{self, Stop};
 use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
 use crate::runner::attachments::registry::Attachments;
+use crate::runner::cancel;
 
 use super::convert::InvalidRequest;
 use super::{audit, jobs, names, status};
@@ -287,12 +289,12 @@ impl Jobs {
         caller: &Caller,
     ) -> Result<proto::TriggerJobResponse, Status> {
         names::check(caller, &request.job_name)?;
-        let job = JobName::parse(&request.job_name)
-            .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
+        let (job, _) = job_and_items(&request.job_name, &[]).map_err(|invalid| invalid.to_status())?;
+        let id = request_id(&request.request_id).map_err(|error| InvalidRequest(vec![error]).to_status())?;
         self.check_draining()?;
-        let result = trigger_job::trigger(self.attachments.shared(), &job)
+        let result = trigger_job::trigger(self.attachments.shared(), &job, id.as_ref())
             .await
-            .map_err(|error| status::of_trigger(&error))?;
+            .map_err(|error| status::of_trigger(&error, id.as_ref()))?;
         let texts = |ids: BTreeSet<InstanceId>| ids.iter().map(|id| id.as_str().to_owned()).collect();
         Ok(proto::TriggerJobResponse {
             triggered_instance_ids: texts(result.triggered),
@@ -308,17 +310,10 @@ impl Jobs {
         names::check(caller, &request.job_name)?;
         let named = job_and_items(&request.job_name, &request.items);
         let (job, items) = named.map_err(|invalid| invalid.to_status())?;
+        let id = request_id(&request.request_id).map_err(|error| InvalidRequest(vec![error]).to_status())?;
         let items = (!items.is_empty()).then_some(items);
-        let cancelled =
-            self.attachments.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
-        let Some(cancelled) = cancelled else {
-            return Err(refusal(
-                Reason::JobNotAttached,
-                format!(
-                    "no application is attached to this sidecar for job `{job}`: check the name, or ask another sidecar"
-                ),
-            ));
-        };
+        let cancelled = cancel::cancel(&self.attachments, &job, items, id.clone()).await;
+        let cancelled = cancelled.map_err(|error| status::of_cancel(&error, id.as_ref()))?;
         let execution = |instance: &InstanceId, execution: Cancelled| proto::CancelledExecution {
             instance_id: instance.to_string(),
             item: execution.item.0,
@@ -369,6 +364,12 @@ fn read_servers(server_ips: &[String]) -> Result<BTreeSet<Ipv4Addr>, FieldError>
         text.parse().map_err(|_| FieldError::new("server_ips", text, "IPv4 addresses like `10.0.0.7`"))
     };
     server_ips.iter().map(read).collect()
+}
+
+/// The id that the caller has given a request. `None`: none.
+fn request_id(text: &str) -> Result<Option<RequestId>, FieldError> {
+    let wrong = |error: NameError| FieldError::new("request_id", text, error.reason);
+    (!text.is_empty()).then(|| RequestId::parse(text)).transpose().map_err(wrong)
 }
 
 /// A job and some of its items: 10000 at most.

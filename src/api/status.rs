@@ -13,6 +13,7 @@ use crate::coordination::lock::queue::Unclear;
 use crate::coordination::sticky::contract::{End as StandEnd, Refusal as StandRefusal};
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
+use crate::extension::request_record::RequestId;
 use crate::job::JobName;
 use crate::listen::refusal::{refusal, with_metadata};
 use crate::reason::Reason;
@@ -24,6 +25,7 @@ use crate::runner::admin::switch::SwitchError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
+use crate::runner::cancel::CancelError;
 use crate::runner::job::outlet::StreamEnd;
 use crate::runner::lock::election::ResignError;
 use crate::runner::lock::look::LockError;
@@ -33,6 +35,9 @@ use crate::runner::sticky::registry::{CallError as StandCallError, StandError};
 use crate::tree::{Error, Path};
 
 use super::convert;
+
+/// The key of a request's id in the metadata of its refusal.
+pub(crate) const REQUEST_ID: &str = "request_id";
 
 /// A refused stream.
 pub fn of_attach(error: &AttachError) -> Status {
@@ -67,7 +72,7 @@ pub fn of_call(error: &CallError) -> Status {
 }
 
 /// A trigger that failed.
-pub fn of_trigger(error: &TriggerError) -> Status {
+pub fn of_trigger(error: &TriggerError, request: Option<&RequestId>) -> Status {
     let reason = match error {
         TriggerError::NoSession | TriggerError::Unread { .. } => Reason::RegistryAway,
         TriggerError::Unwritable { .. } => Reason::RegistryFull,
@@ -76,9 +81,32 @@ pub fn of_trigger(error: &TriggerError) -> Status {
         TriggerError::ServersDisabled(_) => Reason::ServersDisabled,
         TriggerError::ItemsDisabled(_) => Reason::ItemsDisabled,
         TriggerError::Changing { .. } => Reason::RegistryChanging,
+        TriggerError::OtherRequest { .. } => Reason::InvalidRequest,
         TriggerError::Unwritten { error, .. } => of_registry(error),
     };
-    refusal(reason, error.to_string())
+    repeatable(reason, error.to_string(), request)
+}
+
+/// Executions that were not cancelled.
+pub fn of_cancel(error: &CancelError, request: Option<&RequestId>) -> Status {
+    let reason = match error {
+        CancelError::NotAttached(_) => Reason::JobNotAttached,
+        CancelError::Refused(refused) => return of_call(refused),
+        CancelError::NoSession => Reason::RegistryAway,
+        CancelError::Unrecorded { error, .. } => of_registry(error),
+        CancelError::TooMany { .. } => Reason::TooMany,
+        CancelError::OtherRequest { .. } => Reason::InvalidRequest,
+        CancelError::Stopping => Reason::SidecarStopping,
+    };
+    repeatable(reason, error.to_string(), request)
+}
+
+/// A refusal of a request with an id. Its metadata has the id, so that the caller knows that this sidecar recognises a repetition.
+fn repeatable(reason: Reason, text: String, request: Option<&RequestId>) -> Status {
+    match request {
+        Some(id) => with_metadata(reason, text, [(REQUEST_ID.to_owned(), id.to_string())]),
+        None => refusal(reason, text),
+    }
 }
 
 /// Items or servers that were not disabled or enabled.

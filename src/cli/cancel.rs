@@ -1,19 +1,17 @@
 //! `cancel`: cancels a job's executions.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
-use super::endpoint::{SidecarArgs, authorized, refused};
+use super::endpoint::SidecarArgs;
 use super::printable;
+use super::repeat::{RequestArgs, repeated};
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution};
 
-/// How long to wait for the answer. The sidecar needs no other server for it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest answer that is accepted, in bytes: far more executions than a sidecar has.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 
@@ -26,19 +24,25 @@ pub(super) struct CancelArgs {
     items: Vec<u32>,
     #[command(flatten)]
     sidecar: SidecarArgs,
+    #[command(flatten)]
+    request: RequestArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn cancel(args: CancelArgs) -> Result<ExitCode, Failure> {
-    let sidecar = args.sidecar.sidecar()?;
-    let channel = sidecar.connect().await?;
-    let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let mut request = authorized(CancelExecutionsRequest { job_name: args.job, items: args.items })?;
-    request.set_timeout(ANSWER_TIMEOUT);
-    let answer = client.cancel_executions(request).await.map_err(|status| refused(&status))?;
-    print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
+    let request_id = args.request.id()?;
+    let channel = args.sidecar.sidecar()?.connect().await?;
+    let client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let (job_name, items) = (args.job, args.items);
+    let message = CancelExecutionsRequest { job_name, items, request_id: request_id.clone() };
+    let send = |request| {
+        let mut client = client.clone();
+        async move { client.cancel_executions(request).await }
+    };
+    let answer = repeated(&request_id, &message, send).await?;
+    print(if args.json { in_json(&answer) } else { in_words(&answer) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

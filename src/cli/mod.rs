@@ -18,6 +18,7 @@ mod jobs;
 mod lock;
 mod logs;
 mod registry;
+mod repeat;
 mod run;
 mod serve;
 mod status;

@@ -1,19 +1,17 @@
 //! `trigger`: makes a job fire now, once.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
-use super::endpoint::{SidecarArgs, authorized, refused};
+use super::endpoint::SidecarArgs;
 use super::printable;
+use super::repeat::{RequestArgs, repeated};
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{TriggerJobRequest, TriggerJobResponse};
 
-/// How long to wait for the answer: longer than the sidecar may wait for its registry.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest accepted answer, in bytes: more instances than a registry holds.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 
@@ -23,19 +21,24 @@ pub(super) struct TriggerArgs {
     job: String,
     #[command(flatten)]
     sidecar: SidecarArgs,
+    #[command(flatten)]
+    request: RequestArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn trigger(args: TriggerArgs) -> Result<ExitCode, Failure> {
-    let sidecar = args.sidecar.sidecar()?;
-    let channel = sidecar.connect().await?;
-    let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let mut request = authorized(TriggerJobRequest { job_name: args.job })?;
-    request.set_timeout(ANSWER_TIMEOUT);
-    let answer = client.trigger_job(request).await.map_err(|status| refused(&status))?;
-    print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
+    let request_id = args.request.id()?;
+    let channel = args.sidecar.sidecar()?.connect().await?;
+    let client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let message = TriggerJobRequest { job_name: args.job, request_id: request_id.clone() };
+    let send = |request| {
+        let mut client = client.clone();
+        async move { client.trigger_job(request).await }
+    };
+    let answer = repeated(&request_id, &message, send).await?;
+    print(if args.json { in_json(&answer) } else { in_words(&answer) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

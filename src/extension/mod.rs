@@ -13,6 +13,7 @@
 //! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
 //! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `leaving`, `away` ([`profile`]) |
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
+//! | `requests/{request id}`, `requests/{request id}.1` and so on, persistent | what an operator's request has done ([`request_record`]); later requests delete it after ten minutes |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //!
 //! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`].
@@ -33,6 +34,7 @@ pub mod profile;
 pub mod properties;
 pub mod reattach_grace;
 pub mod rendezvous;
+pub mod request_record;
 pub mod restored;
 pub mod stale_servers;
 pub mod sticky;

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 
+use crate::extension::request_record::RequestId;
 use crate::job::{InstanceId, Item, JobName};
 use crate::tree::Path;
 
@@ -60,6 +61,19 @@ impl ExtensionPaths {
     /// The nodes with which the sidecars of the job inform each other.
     pub fn fleet(&self) -> FleetPaths {
         FleetPaths { root: self.root.child("fleet") }
+    }
+
+    /// The parent of the records of operators' requests.
+    pub fn requests(&self) -> Path {
+        self.root.child("requests")
+    }
+
+    /// The record of a request, or of a further part of it. Part 0 is the first one.
+    pub fn request(&self, id: &RequestId, part: u32) -> Path {
+        match part {
+            0 => self.root.child(&format!("requests/{id}")),
+            part => self.root.child(&format!("requests/{id}.{part}")),
+        }
     }
 
     /// The parent of the checkpoints.

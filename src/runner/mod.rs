@@ -4,14 +4,15 @@
 //! reader of clocks and entropy. [`state_file`] is what the next process of the sidecar finds. [`session`] keeps one session
 //! with the registry for the whole sidecar. [`nodes`] knows the nodes of each job. [`shared`] is the state that all tasks share,
 //! with the last executions ([`outcomes`]), the waits for locks ([`lock_waits`]) and the elections of jobs ([`elections`]). [`lock`] runs one contender for each
-//! lock. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
-//! them; [`admin`] serves observers and operators. [`heartbeat`] knows whether the process gets its time, and [`gauges`] the state for
+//! lock. [`requests`] knows which requests of operators were carried out before. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
+//! them; [`admin`] serves observers and operators, and [`cancel`] those who cancel executions. [`heartbeat`] knows whether the process gets its time, and [`gauges`] the state for
 //! a scrape of Prometheus.
 //!
 //! Must not know protos and sockets: `api` and `dump` do.
 
 pub mod admin;
 pub mod attachments;
+pub mod cancel;
 pub mod clock;
 pub mod elections;
 pub mod gauges;
@@ -21,6 +22,7 @@ pub mod lock;
 pub mod lock_waits;
 pub mod nodes;
 pub mod outcomes;
+pub mod requests;
 pub mod session;
 pub mod shared;
 pub mod state_file;

@@ -1,5 +1,8 @@
 //! `jobs`, `job` and its parts, `trigger`, `cancel`, `disable` and `enable`, against a server with scripted answers.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, DisableItemsRequest,
@@ -12,11 +15,15 @@ use sidekeeper::proto::{
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::{output, sidekeeper};
 
 struct Scripted;
+
+/// The ids of the requests so far.
+static IDS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 #[tonic::async_trait]
 impl JobService for Scripted {
@@ -24,8 +31,20 @@ impl JobService for Scripted {
         &self,
         request: Request<TriggerJobRequest>,
     ) -> Result<Response<TriggerJobResponse>, Status> {
-        match request.into_inner().job_name.as_str() {
-            "orders" => Ok(Response::new(TriggerJobResponse {
+        let request = request.into_inner();
+        match request.job_name.as_str() {
+            // The first answer to each request is lost. A sidecar that recognises a repetition sends the id back.
+            "lost" if IDS.lock().unwrap().insert(request.request_id.clone()) => {
+                let id = ("request_id".to_owned(), request.request_id);
+                let details = ErrorDetails::with_error_info("OUTCOME_UNKNOWN", "sidekeeper", [id]);
+                Err(Status::with_error_details(Code::Unknown, "the answer was lost", details))
+            }
+            "earlier" => {
+                IDS.lock().unwrap().insert(request.request_id);
+                let details = ErrorDetails::with_error_info("OUTCOME_UNKNOWN", "sidekeeper", []);
+                Err(Status::with_error_details(Code::Unknown, "the answer was lost", details))
+            }
+            "lost" | "orders" => Ok(Response::new(TriggerJobResponse {
                 triggered_instance_ids: vec!["10.0.0.1@-@1".to_owned(), "10.0.0.2@-@\u{1b}[2J".to_owned()],
                 pending_instance_ids: vec!["10.0.0.3@-@1".to_owned()],
             })),
@@ -222,6 +241,28 @@ async fn an_invalid_endpoint_is_a_usage_error_and_an_absent_sidecar_is_a_failure
         absent.stderr
     );
     assert_eq!(output(sidekeeper(&["trigger"])).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn a_request_with_a_lost_answer_is_repeated_if_the_sidecar_recognises_it() {
+    let endpoint = sidecar().await;
+    let trigger = async |job: &str, more: &[&str]| {
+        output(sidekeeper(&[&["trigger", job, "--endpoint", &endpoint], more].concat())).await
+    };
+    let repeated = trigger("lost", &["--request-id", "mine"]).await;
+    assert_eq!((repeated.code, repeated.stderr.as_str()), (Some(0), ""));
+    assert!(IDS.lock().unwrap().contains("mine"));
+    // Without the option each command has an id of its own.
+    assert_eq!(trigger("lost", &[]).await.code, Some(0));
+    assert_eq!(trigger("lost", &[]).await.code, Some(0));
+
+    let before = IDS.lock().unwrap().clone();
+    let earlier = trigger("earlier", &[]).await;
+    assert_eq!(earlier.code, Some(1), "{}", earlier.stderr);
+    assert!(!earlier.stderr.contains("--request-id"), "{}", earlier.stderr);
+    let sent = IDS.lock().unwrap().difference(&before).count();
+    assert_eq!(sent, 1, "a request was repeated that the sidecar would not have recognised");
+    assert_eq!(trigger("lost", &["--request-id", "a/b"]).await.code, Some(64));
 }
 
 #[tokio::test]

@@ -129,7 +129,7 @@ async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_w
     let mut app = sidecar.attach(request(None)).await;
     app.assigned(&[0, 1]).await;
     let mut client = JobServiceClient::new(sidecar.connect().await);
-    let trigger = TriggerJobRequest { job_name: JOB.to_owned() };
+    let trigger = TriggerJobRequest { job_name: JOB.to_owned(), ..Default::default() };
     bounded("the trigger", client.trigger_job(trigger)).await.unwrap();
     app.executes(2).await;
     let refused = remove(&sidecar, &created.etag, false).await.unwrap_err();

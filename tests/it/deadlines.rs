@@ -32,7 +32,8 @@ async fn cancel(
     items: &[u32],
 ) -> Result<Vec<CancelledExecution>, Status> {
     let mut client = JobServiceClient::new(sidecar.connect().await);
-    let request = CancelExecutionsRequest { job_name: job.to_owned(), items: items.to_vec() };
+    let request =
+        CancelExecutionsRequest { job_name: job.to_owned(), items: items.to_vec(), ..Default::default() };
     let answer = bounded("the answer", client.cancel_executions(request)).await?;
     Ok(answer.into_inner().cancelled)
 }

@@ -182,7 +182,7 @@ async fn a_drain_by_call_answers_when_all_instances_have_left_and_the_sidecar_st
     let mut app = sidecar.attach(request(job(2))).await;
     let mut stays = peer.attach(request(None)).await;
     app.assigned(&[0]).await;
-    let trigger = TriggerJobRequest { job_name: JOB.to_owned() };
+    let trigger = TriggerJobRequest { job_name: JOB.to_owned(), ..Default::default() };
     JobServiceClient::new(sidecar.connect().await).trigger_job(trigger).await.unwrap();
     let execute = app.execute().await;
     let mut service = SidecarServiceClient::new(sidecar.connect().await);

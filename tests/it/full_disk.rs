@@ -41,7 +41,7 @@ async fn a_full_disk_is_explained_to_every_caller_until_there_is_room() {
     let results = vec![success(&execute.execution_id)];
     explained(bounded("the report", app.report(results.clone())).await.unwrap_err());
     let mut jobs = JobServiceClient::new(sidecar.connect().await);
-    let asked = jobs.trigger_job(TriggerJobRequest { job_name: JOB.to_owned() });
+    let asked = jobs.trigger_job(TriggerJobRequest { job_name: JOB.to_owned(), ..Default::default() });
     explained(bounded("the trigger", asked).await.unwrap_err());
 
     disk.make_room();

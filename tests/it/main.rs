@@ -39,6 +39,7 @@ mod misfire;
 mod once;
 mod operator;
 mod refusals;
+mod request_id;
 mod service;
 mod session;
 mod slow_application;

@@ -12,7 +12,7 @@ use crate::fleet::{
 
 async fn trigger(sidecar: &RunningSidecar, job: &str) -> Result<TriggerJobResponse, Status> {
     let mut client = JobServiceClient::new(sidecar.connect().await);
-    let request = TriggerJobRequest { job_name: job.to_owned() };
+    let request = TriggerJobRequest { job_name: job.to_owned(), ..Default::default() };
     bounded("the answer", client.trigger_job(request)).await.map(tonic::Response::into_inner)
 }
 
@@ -155,7 +155,7 @@ async fn a_trigger_is_unavailable_without_a_registry_and_while_the_sidecar_drain
     let drained = sidecar.drain();
     let application = async {
         app.until("the drain", |event| matches!(event, Event::Draining(_)).then_some(())).await;
-        let request = TriggerJobRequest { job_name: JOB.to_owned() };
+        let request = TriggerJobRequest { job_name: JOB.to_owned(), ..Default::default() };
         let status = bounded("the answer", client.trigger_job(request)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("is stopping"), "{status:?}");

@@ -289,7 +289,8 @@ impl World {
         let Some(life) = &self.places[index].life else { return };
         let (jobs, timeline) = (life.jobs.clone(), self.timeline.clone());
         self.triggered.insert(job, self.timeline.now());
-        let request = proto::TriggerJobRequest { job_name: self.jobs[job].name.clone() };
+        let request =
+            proto::TriggerJobRequest { job_name: self.jobs[job].name.clone(), ..Default::default() };
         let asking = async move {
             let answer = jobs.trigger_job(Request::new(request)).await;
             let text = answer.map_or_else(|status| status.message().to_owned(), |_| "done".to_owned());

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::elasticjob::path::{Folder, JobPaths};
+use crate::extension::request_record::TriggerRecord;
 use crate::job::InstanceId;
-use crate::tree::{NodeKind, Operation, Transaction};
+use crate::tree::{NodeKind, Operation, Path, Transaction};
 
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 
@@ -52,12 +53,14 @@ pub enum TriggerRefusal {
 
 /// Plans to trigger all instances but those in `done`. Java removes the whole `trigger` node first, and with it
 /// triggers that no instance has seen; here they stay. With `clear`, triggers of offline instances are removed: an
-/// instance that registers again under the same id would fire because of them.
+/// instance that registers again under the same id would fire because of them. `record`: the node that says in the same transaction
+/// what was done, if the caller has given the request an id.
 pub fn plan_trigger(
     paths: &JobPaths,
     view: &TriggerView,
     done: &BTreeSet<InstanceId>,
     clear: bool,
+    record: Option<&Path>,
 ) -> Result<TriggerPlan, TriggerRefusal> {
     if !view.configured {
         return Err(TriggerRefusal::NotConfigured);
@@ -74,16 +77,22 @@ pub fn plan_trigger(
         }
     }
     let mut plan = TriggerPlan::default();
-    let mut bytes = 0;
-    let mut add = |plan: &mut TriggerPlan, steps: Transaction| {
-        let more: usize = steps.iter().map(Operation::wire_size).sum();
-        let fits = bytes + more <= TRANSACTION_BYTES_MAX;
+    let record_of = |path: &Path, record: &TriggerRecord| {
+        Operation::create(path.clone(), NodeKind::Persistent, record.write())
+    };
+    let partial = TriggerRecord { is_partial: true, ..TriggerRecord::default() };
+    let mut bytes = record.map_or(0, |path| record_of(path, &partial).wire_size());
+    let mut add = |plan: &mut TriggerPlan, steps: Transaction, more: usize| {
+        // The first steps always fit, so that each transaction makes progress.
+        let fits = plan.transaction.is_empty() || bytes + more <= TRANSACTION_BYTES_MAX;
         if fits {
             bytes += more;
             plan.transaction.extend(steps);
         }
         fits
     };
+    let line = |id: &InstanceId| if record.is_some() { TriggerRecord::size_of(id) } else { 0 };
+    let size = |steps: &Transaction| steps.iter().map(Operation::wire_size).sum::<usize>();
     let persistent = |path| Operation::create(path, NodeKind::Persistent, "");
     let none = BTreeSet::new();
     let triggers = view.triggers.as_ref().unwrap_or(&none);
@@ -95,7 +104,9 @@ pub fn plan_trigger(
         }
         // The check proves that the instance is still online.
         let own = [Operation::check(paths.instance(id)), persistent(paths.trigger(id))];
-        if !add(&mut plan, folder.take().into_iter().chain(own).collect()) {
+        let steps: Transaction = folder.take().into_iter().chain(own).collect();
+        let more = size(&steps) + line(id);
+        if !add(&mut plan, steps, more) {
             plan.is_partial = true;
             break;
         }
@@ -103,10 +114,18 @@ pub fn plan_trigger(
     }
     if clear {
         for gone in triggers.difference(&view.instances) {
-            if !add(&mut plan, vec![Operation::delete(paths.trigger(gone))]) {
+            let delete = vec![Operation::delete(paths.trigger(gone))];
+            let more = size(&delete);
+            if !add(&mut plan, delete, more) {
                 break;
             }
         }
+    }
+    if let Some(record) = record {
+        let (triggered, is_partial) = (plan.triggered.clone(), plan.is_partial);
+        // The last part has the pending ones.
+        let pending = if is_partial { BTreeSet::new() } else { plan.pending.clone() };
+        plan.transaction.push(record_of(record, &TriggerRecord { triggered, pending, is_partial }));
     }
     Ok(plan)
 }
@@ -114,8 +133,8 @@ pub fn plan_trigger(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extension::request_record::RequestRecord;
     use crate::job::JobName;
-    use crate::tree::Path;
 
     fn ids(texts: &[&str]) -> BTreeSet<InstanceId> {
         texts.iter().map(|text| InstanceId::from_registry(text)).collect()
@@ -149,7 +168,7 @@ mod tests {
     }
 
     fn plan(view: &TriggerView) -> TriggerPlan {
-        plan_trigger(&paths(), view, &BTreeSet::new(), true).unwrap()
+        plan_trigger(&paths(), view, &BTreeSet::new(), true, None).unwrap()
     }
 
     #[test]
@@ -166,13 +185,15 @@ mod tests {
         assert_eq!((some.triggered, some.pending), (ids(&["a"]), ids(&["b"])));
         let all = plan(&view(&["a"], Some(&["a"])));
         assert_eq!((all.transaction, all.pending), (vec![], ids(&["a"])));
-        let without = plan_trigger(&paths(), &view(&["a"], Some(&["c"])), &BTreeSet::new(), false).unwrap();
+        let without =
+            plan_trigger(&paths(), &view(&["a"], Some(&["c"])), &BTreeSet::new(), false, None).unwrap();
         assert_eq!(steps(&without), ["=instances/a", "+trigger/a"]);
     }
 
     #[test]
     fn a_job_that_nobody_runs_is_refused() {
-        let refused = |view: &TriggerView| plan_trigger(&paths(), view, &BTreeSet::new(), true).unwrap_err();
+        let refused =
+            |view: &TriggerView| plan_trigger(&paths(), view, &BTreeSet::new(), true, None).unwrap_err();
         assert_eq!(refused(&TriggerView::default()), TriggerRefusal::NotConfigured);
         assert_eq!(refused(&view(&[], Some(&["a"]))), TriggerRefusal::NobodyOnline);
         let disabled = TriggerView { has_enabled_server: false, ..view(&["a"], None) };
@@ -185,21 +206,26 @@ mod tests {
     fn thousands_of_instances_take_several_transactions_and_none_is_triggered_twice() {
         let names: Vec<_> = (0..5_000).map(|number| format!("10.0.0.1@-@{number:04}-abcdef")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let mut done = BTreeSet::new();
+        let record = Path::parse("/ns-sidekeeper/job/requests/1").unwrap();
+        let (mut done, mut recorded) = (BTreeSet::new(), BTreeSet::new());
         let mut rounds = 0;
         loop {
-            let plan = plan_trigger(&paths(), &view(&names, Some(&[])), &done, true).unwrap();
+            let plan = plan_trigger(&paths(), &view(&names, Some(&[])), &done, true, Some(&record)).unwrap();
             assert!(
                 plan.transaction.iter().map(Operation::wire_size).sum::<usize>() <= TRANSACTION_BYTES_MAX
             );
             assert!(done.is_disjoint(&plan.triggered) && !plan.triggered.is_empty());
+            let Some(Operation::Create { data, .. }) = plan.transaction.last() else { panic!("{plan:?}") };
+            let RequestRecord::Trigger(part) = RequestRecord::read(data) else { panic!("{plan:?}") };
+            assert_eq!(part.is_partial, plan.is_partial);
+            recorded.extend(part.triggered);
             done.extend(plan.triggered);
             rounds += 1;
             if !plan.is_partial {
                 break;
             }
         }
-        assert!(done == ids(&names));
+        assert!(done == ids(&names) && recorded == done);
         assert_eq!(rounds, 2);
     }
 }

@@ -402,13 +402,13 @@ impl Participant {
             Input::Report(ticket, results) => {
                 self.executions.report(&self.cx, &mut self.out, ticket, &results);
             }
-            Input::Cancel(ticket, items) => self.executions.cancel_by_operator(
+            Input::Cancel(ticket, wish) => self.executions.cancel_by_operator(
                 &self.cx,
                 &mut self.retries,
                 &mut self.checkpoints,
                 &mut self.out,
                 ticket,
-                items.as_ref(),
+                &wish,
             ),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::AskLease(ticket) => {

@@ -9,8 +9,11 @@ use crate::coordination::admin::trigger_job::{TriggerRefusal, TriggerView, plan_
 use crate::coordination::job::picture::nodes::ServerStatus;
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::path::{Folder, JobPaths};
+use crate::extension::path::ExtensionPaths;
+use crate::extension::request_record::{RequestId, RequestRecord};
 use crate::job::{InstanceId, Item, JobName};
 use crate::registry::Session;
+use crate::runner::requests;
 use crate::runner::shared::Shared;
 use crate::tree::Error;
 
@@ -76,6 +79,14 @@ pub enum TriggerError {
         /// How.
         error: Error,
     },
+    /// The request's id was given to another kind of request.
+    #[error("request_id `{id}` was given to another request about job `{job}`; use a new one")]
+    OtherRequest {
+        /// The job.
+        job: JobName,
+        /// The id.
+        id: RequestId,
+    },
     /// The nodes could not be written. If the outcome is unknown, they may have been.
     #[error("job `{job}`: {error}")]
     Unwritten {
@@ -86,29 +97,65 @@ pub enum TriggerError {
     },
 }
 
-/// Triggers all instances of a job that are online.
-pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, TriggerError> {
+/// Triggers all instances of a job that are online. `request`: the id that the caller has given the request; if it was carried out
+/// before, nothing is changed.
+pub async fn trigger(
+    shared: &Shared,
+    job: &JobName,
+    request: Option<&RequestId>,
+) -> Result<Triggered, TriggerError> {
     let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
     if let Some(obstacle) = session.obstacle() {
         return Err(TriggerError::Unwritable { job: job.clone(), obstacle });
     }
-    let paths = JobPaths::new(&shared.namespace, job);
+    let unread = |error| TriggerError::Unread { job: job.clone(), error };
+    let unwritten = |error| TriggerError::Unwritten { job: job.clone(), error };
+    let (paths, own_paths) =
+        (JobPaths::new(&shared.namespace, job), ExtensionPaths::new(&shared.namespace, job));
     let mut result = Triggered::default();
     let mut clear = true;
-    let mut attempt = 0;
+    let (mut attempt, mut part) = (0, 0);
     loop {
-        let view = read(&session, &paths).await;
-        let view = view.map_err(|error| TriggerError::Unread { job: job.clone(), error })?;
+        while let Some(id) = request {
+            match requests::read(&*session, &own_paths.request(id, part)).await.map_err(unread)? {
+                None => break,
+                Some(RequestRecord::Trigger(record)) => {
+                    result.triggered.extend(record.triggered);
+                    result.pending = record.pending;
+                    if !record.is_partial {
+                        tracing::info!(job.name = %job, %id, "triggered before by the same request");
+                        return Ok(result);
+                    }
+                    part = part.saturating_add(1);
+                }
+                Some(RequestRecord::Cancel(_) | RequestRecord::Unknown) => {
+                    return Err(TriggerError::OtherRequest { job: job.clone(), id: id.clone() });
+                }
+            }
+        }
+        let view = read(&session, &paths).await.map_err(unread)?;
+        let record = request.map(|id| own_paths.request(id, part));
         let plan =
-            plan_trigger(&paths, &view, &result.triggered, clear).map_err(|refusal| match refusal {
-                TriggerRefusal::NotConfigured => TriggerError::NotConfigured(job.clone()),
-                TriggerRefusal::NobodyOnline => TriggerError::NobodyOnline(job.clone()),
-                TriggerRefusal::ServersDisabled => TriggerError::ServersDisabled(job.clone()),
-                TriggerRefusal::ItemsDisabled => TriggerError::ItemsDisabled(job.clone()),
+            plan_trigger(&paths, &view, &result.triggered, clear, record.as_ref()).map_err(|refusal| {
+                match refusal {
+                    TriggerRefusal::NotConfigured => TriggerError::NotConfigured(job.clone()),
+                    TriggerRefusal::NobodyOnline => TriggerError::NobodyOnline(job.clone()),
+                    TriggerRefusal::ServersDisabled => TriggerError::ServersDisabled(job.clone()),
+                    TriggerRefusal::ItemsDisabled => TriggerError::ItemsDisabled(job.clone()),
+                }
             })?;
+        if record.is_some() {
+            requests::make_room(&*session, &own_paths).await.map_err(unwritten)?;
+        }
         if !plan.transaction.is_empty() {
             match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
-                Ok(_) => attempt = 0,
+                Ok(results) => {
+                    attempt = 0;
+                    part = part.saturating_add(1);
+                    if let Some(id) = request {
+                        requests::forget_old(&*session, &own_paths, id, &results).await;
+                    }
+                }
                 Err(last @ (Error::NoNode(_) | Error::NodeExists(_) | Error::NotEmpty(_))) => {
                     if attempt + 1 == ATTEMPTS_MAX {
                         return Err(TriggerError::Changing { job: job.clone(), last });
@@ -119,7 +166,7 @@ pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, Trigge
                     attempt += 1;
                     continue;
                 }
-                Err(error) => return Err(TriggerError::Unwritten { job: job.clone(), error }),
+                Err(error) => return Err(unwritten(error)),
             }
         }
         result.triggered.extend(plan.triggered);

@@ -1,15 +1,16 @@
 //! The calls of applications and operators: finds the task of the participant, and waits for its answer. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::coordination::job::contract::answer::{Answer, Cancelled, Refusal};
+use crate::coordination::job::contract::input::CancelWish;
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
 use crate::coordination::time::Wakeup;
 use crate::excerpt::Excerpt;
-use crate::job::{Generation, InstanceId, Item, JobName};
+use crate::job::{Generation, InstanceId, JobName};
 use crate::runner::job::command::{Command, Handle};
 
 use super::registry::Attachments;
@@ -141,12 +142,12 @@ impl Attachments {
         self.call(attachment_id, |reply| Command::Progress(report, reply)).await
     }
 
-    /// Cancels executions of a job that run here: those of these items, or all. Returns them by instance. `None`: no
-    /// application is attached for the job. If the job does not have one of the items, no execution is cancelled.
+    /// Cancels executions of a job that run here, or only names them. Returns them by instance. `None`: no application is attached for the job.
+    /// If the job does not have one of the items, no execution is cancelled.
     pub async fn cancel(
         &self,
         job: &JobName,
-        items: Option<BTreeSet<Item>>,
+        wish: &CancelWish,
     ) -> Result<Option<BTreeMap<InstanceId, Vec<Cancelled>>>, CallError> {
         let attached: Vec<_> = {
             let inner = self.lock();
@@ -158,7 +159,7 @@ impl Attachments {
         }
         let mut cancelled = BTreeMap::new();
         for (attachment_id, instance) in attached {
-            match self.call(&attachment_id, |reply| Command::Cancel(items.clone(), reply)).await {
+            match self.call(&attachment_id, |reply| Command::Cancel(wish.clone(), reply)).await {
                 Ok(Answer::Cancelled(executions)) => {
                     cancelled.insert(instance, executions);
                 }
@@ -167,8 +168,6 @@ impl Attachments {
                 Ok(_) | Err(_) => {}
             }
         }
-        let count: usize = cancelled.values().map(Vec::len).sum();
-        tracing::info!(job.name = %job, count, "executions cancelled by an operator");
         Ok(Some(cancelled))
     }
 

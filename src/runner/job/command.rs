@@ -1,14 +1,14 @@
 //! The calls that a participant's task takes, as a closed list. Decides nothing.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::coordination::job::contract::answer::Answer;
+use crate::coordination::job::contract::input::CancelWish;
 use crate::coordination::job::contract::reattach::Return;
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
-use crate::job::{Generation, Item};
+use crate::job::Generation;
 
 use super::outlet::Outlet;
 
@@ -25,8 +25,8 @@ pub enum Command {
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
     /// Record the progress of an execution.
     Progress(ProgressReport, oneshot::Sender<Answer>),
-    /// Cancel executions: those of these items, or all.
-    Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
+    /// Cancel executions.
+    Cancel(CancelWish, oneshot::Sender<Answer>),
     /// Start nothing more, and leave when the executions have ended, or at the deadline.
     Drain {
         /// Until when, monotonic. `None`: without a deadline.

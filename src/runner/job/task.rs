@@ -352,9 +352,9 @@ impl Task {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Progress(ticket, report));
             }
-            Command::Cancel(items, answer) => {
+            Command::Cancel(wish, answer) => {
                 self.tickets.insert(ticket, answer);
-                inputs.push(Input::Cancel(ticket, items));
+                inputs.push(Input::Cancel(ticket, wish));
             }
             Command::Drain { deadline, for_good } => {
                 inputs.extend(for_good.then_some(Input::ForGood));

@@ -16,6 +16,8 @@ pub enum RegistryFault {
     InstanceFlickers(Arc<AtomicU32>),
     /// The commit takes effect, and its answer is lost.
     AnswerLost,
+    /// The commits that record operators' requests take effect, and the answers of so many are lost.
+    RecordAnswerLost(Arc<AtomicU32>),
     /// No session can be opened.
     Unreachable,
 }
@@ -49,6 +51,12 @@ impl Registry for FaultyRegistry {
 
 impl Alteration for RegistryFault {
     fn commit(&self, inner: &Arc<dyn Session>, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        if let Self::RecordAnswerLost(times) = self
+            && transaction.iter().any(|step| step.path().as_str().contains("/requests/"))
+            && times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        {
+            return lose_answer(Arc::clone(inner), transaction);
+        }
         let last_checked = transaction.iter().rev().find(|step| matches!(step, Operation::Check { .. }));
         let (inner, instance) = (Arc::clone(inner), last_checked.map(|step| step.path().clone()));
         let Some(instance) = instance.filter(|path| path.as_str().contains("/instances/")) else {
@@ -68,11 +76,15 @@ impl Alteration for RegistryFault {
                     result
                 })
             }
-            Self::AnswerLost => Box::pin(async move {
-                inner.commit(transaction).await?;
-                Err(Error::OutcomeUnknown("the answer was lost".to_owned()).into())
-            }),
-            Self::Unreachable => inner.commit(transaction),
+            Self::AnswerLost => lose_answer(inner, transaction),
+            Self::RecordAnswerLost(_) | Self::Unreachable => inner.commit(transaction),
         }
     }
+}
+
+fn lose_answer(inner: Arc<dyn Session>, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+    Box::pin(async move {
+        inner.commit(transaction).await?;
+        Err(Error::OutcomeUnknown("the answer was lost".to_owned()).into())
+    })
 }

@@ -157,6 +157,12 @@ impl Nodes {
             .await
     }
 
+    /// The names below one of Sidekeeper's own nodes of the job.
+    pub async fn children_of_own(&self, name: &str) -> Vec<String> {
+        let own = self.root.parent().unwrap().sibling_with_suffix("-sidekeeper");
+        self.session.children(&own.child(&format!("{JOB}/{name}"))).await.unwrap().unwrap_or_default()
+    }
+
     pub async fn commit(&self, transaction: Transaction) {
         self.session.commit(transaction).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! The faults that come at a time, and the calm after them.
 
 use sidekeeper::coordination::job::contract::answer::Ticket;
-use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::input::{CancelWish, Input};
 use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::job::{Item, JobConfiguration};
@@ -179,7 +179,7 @@ impl World {
                 let Some(seat) = self.machines[m].seat() else { return false };
                 seat.tickets += 1;
                 let ticket = Ticket(seat.tickets);
-                self.call(m, Input::Cancel(ticket, None));
+                self.call(m, Input::Cancel(ticket, CancelWish::default()));
                 true
             }
             Fault::TotalChange => {

@@ -27,7 +27,7 @@ use sidekeeper::coordination::job::contract::commit::{CommitId, Purpose};
 use sidekeeper::coordination::job::contract::effect::{Effect, EndReason, LockWait, RetryNews};
 use sidekeeper::coordination::job::contract::event::WaitsFor;
 use sidekeeper::coordination::job::contract::event::{CancelReason, Execute};
-use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::input::{CancelWish, Input};
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::coordination::job::contract::report::{Outcome, ProgressReport};
 use sidekeeper::coordination::job::contract::request::Request;
@@ -449,7 +449,9 @@ impl World {
         let items = items.iter().copied().map(Item).collect();
         self.nodes[node].tickets += 1;
         let ticket = Ticket(self.nodes[node].tickets);
-        self.nodes[node].results.push_back(Input::Cancel(ticket, Some(items)));
+        self.nodes[node]
+            .results
+            .push_back(Input::Cancel(ticket, CancelWish { items: Some(items), ..CancelWish::default() }));
     }
 
     /// The application that executes an item says how far it is.

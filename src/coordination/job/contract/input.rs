@@ -13,6 +13,17 @@ use crate::extension::ledger_entry::LedgerNodes;
 use crate::job::{FencingToken, Generation, Item};
 use crate::tree::{CommitResult, SessionId};
 
+/// The executions that an operator cancels, with pending retries. The default: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CancelWish {
+    /// Only those of these items.
+    pub items: Option<BTreeSet<Item>>,
+    /// Only those with these ids. A retry has the id of the attempt that failed.
+    pub execution_ids: Option<BTreeSet<String>>,
+    /// Whether they are only to be named.
+    pub only_named: bool,
+}
+
 /// An input.
 #[derive(Debug)]
 pub enum Input {
@@ -57,8 +68,8 @@ pub enum Input {
     ItemLock(u64, LockNews),
     /// The application reports how a call of its listener ended: the call, and the error if it failed.
     ListenerReport(Ticket, String, Result<(), String>),
-    /// An operator cancels executions: those of these items, or all.
-    Cancel(Ticket, Option<BTreeSet<Item>>),
+    /// An operator cancels executions.
+    Cancel(Ticket, CancelWish),
     /// The application acknowledges an assignment.
     Acknowledge(Ticket, Generation),
     /// The application asks until when it may rely on the session.

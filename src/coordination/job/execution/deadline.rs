@@ -12,11 +12,10 @@
 //!
 //! Deadlines are monotonic: a clock that is set moves none.
 
-use std::collections::BTreeSet;
-
 use crate::coordination::job::contract::answer::{Answer, Cancelled, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::contract::event::{CancelReason, Event};
+use crate::coordination::job::contract::input::CancelWish;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::limit::Limit;
 use crate::coordination::job::execution::retry::Retries;
@@ -92,7 +91,7 @@ impl Executions {
         out.notify(cx, Event::Cancel { execution_id, item, reason });
     }
 
-    /// Cancels executions for an operator: those of these items, or all.
+    /// Cancels executions for an operator, or only names them.
     pub(crate) fn cancel_by_operator(
         &mut self,
         cx: &Context,
@@ -100,43 +99,50 @@ impl Executions {
         checkpoints: &mut Checkpoints,
         out: &mut Outbox,
         ticket: Ticket,
-        items: Option<&BTreeSet<Item>>,
+        wish: &CancelWish,
     ) {
+        let CancelWish { items, execution_ids, only_named } = wish;
         if let Some(settings) = &cx.settings {
             let total = settings.configuration.sharding_total_count;
             // An item beyond a lowered total may still be executed.
             let is_known = |item: &Item| item.0 < total || self.open.contains_key(item);
-            if let Some(item) = items.into_iter().flatten().find(|item| !is_known(item)) {
+            if let Some(item) = items.iter().flatten().find(|item| !is_known(item)) {
                 let refusal = Refusal::UnknownItem { item: *item, total };
                 out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
                 return;
             }
         }
-        let wanted = |item: &Item| items.is_none_or(|items| items.contains(item));
-        let open = self.open.iter().filter(|(item, _)| wanted(item));
-        let running = open.filter(|(_, open)| open.state == State::Running);
-        let running: Vec<_> =
-            running.map(|(item, open)| (*item, open.number, open.limit.cancelled())).collect();
-        let mut cancelled = Vec::new();
-        for (item, number, before) in running {
-            match before {
-                None => self.stop_execution(cx, out, item, CancelReason::Operator),
-                // The execution was cancelled before; the operator's reason prevents a retry.
-                Some(_) => {
-                    if let Some(execution) = self.open.get_mut(&item) {
-                        execution.limit.stopped_for(CancelReason::Operator);
-                    }
-                }
+        let wanted = |item: Item, id: &str| {
+            items.as_ref().is_none_or(|items| items.contains(&item))
+                && execution_ids.as_ref().is_none_or(|ids| ids.contains(id))
+        };
+        let running = self.running().map(|(item, open)| (item, self.id(item, open.number)));
+        let running: Vec<_> = running.filter(|(item, id)| wanted(*item, id)).collect();
+        let waiting = retries.failed_attempts().map(|(item, failed)| (item, self.id(item, failed)));
+        let waiting: Vec<_> = waiting.filter(|(item, id)| wanted(*item, id)).collect();
+        if !only_named {
+            for (item, _) in &running {
+                self.cancel_for_operator(cx, out, *item);
             }
-            let execution_id = self.id(item, number);
-            cancelled.push(Cancelled { item, execution_id, was_waiting: false });
+            for (item, _) in &waiting {
+                retries.cancel_retry(checkpoints, out, *item);
+            }
         }
-        let waiting: Vec<_> = retries.items_to_retry().filter(wanted).collect();
-        cancelled.extend(
-            waiting.into_iter().filter_map(|item| retries.cancel_retry(self, checkpoints, out, item)),
-        );
+        let named = |was_waiting| move |(item, execution_id)| Cancelled { item, execution_id, was_waiting };
+        let mut cancelled: Vec<_> = running.into_iter().map(named(false)).collect();
+        cancelled.extend(waiting.into_iter().map(named(true)));
         cancelled.sort_by_key(|cancelled| cancelled.item);
         out.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
+    }
+
+    /// Cancels the running execution of an item for an operator.
+    fn cancel_for_operator(&mut self, cx: &Context, out: &mut Outbox, item: Item) {
+        let Some(open) = self.open.get_mut(&item) else { return };
+        match open.limit.cancelled() {
+            None => self.stop_execution(cx, out, item, CancelReason::Operator),
+            // The execution was cancelled before; the operator's reason prevents a retry.
+            Some(_) => open.limit.stopped_for(CancelReason::Operator),
+        }
     }
 
     /// Cancels executions whose deadline has passed. Disconnects an unresponsive application.

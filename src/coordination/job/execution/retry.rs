@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::coordination::job::agenda::Agenda;
-use crate::coordination::job::contract::answer::Cancelled;
 use crate::coordination::job::contract::effect::{Effect, RetryNews};
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Planned;
@@ -213,35 +212,21 @@ impl Retries {
         }
     }
 
-    /// An operator cancels the retry of this item. Returns the failed attempt.
-    pub(crate) fn cancel_retry(
-        &mut self,
-        executions: &Executions,
-        checkpoints: &mut Checkpoints,
-        out: &mut Outbox,
-        item: Item,
-    ) -> Option<Cancelled> {
-        let failed = self.drop_retry(checkpoints, out, item, "an operator has cancelled it")?;
-        Some(Cancelled { item, execution_id: executions.id(item, failed), was_waiting: true })
+    /// An operator cancels the retry of this item.
+    pub(crate) fn cancel_retry(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item) {
+        self.drop_retry(checkpoints, out, item, "an operator has cancelled it");
     }
 
-    /// The items with retries.
-    pub(crate) fn items_to_retry(&self) -> impl Iterator<Item = Item> + '_ {
-        self.waiting.keys().copied()
+    /// The items with waiting retries, and the number of the attempt that failed.
+    pub(crate) fn failed_attempts(&self) -> impl Iterator<Item = (Item, u64)> + '_ {
+        self.waiting.iter().map(|(item, waiting)| (*item, waiting.failed))
     }
 
-    fn drop_retry(
-        &mut self,
-        checkpoints: &mut Checkpoints,
-        out: &mut Outbox,
-        item: Item,
-        why: &'static str,
-    ) -> Option<u64> {
-        let waiting = self.remove(item)?;
+    fn drop_retry(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item, why: &'static str) {
+        let Some(waiting) = self.remove(item) else { return };
         let attempt = waiting.planned.attempt;
         checkpoints.discard(item, waiting.planned.scheduled);
         out.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
-        Some(waiting.failed)
     }
 }
 

@@ -1433,7 +1433,11 @@ func (x *EnableServersResponse) GetChangedServerIps() []string {
 type TriggerJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name. Required.
-	JobName       string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// An id that the caller chooses for this request: 1 to 64 letters (A to Z), digits, `-` and `_`, for example a UUID. A repetition with the
+	// same id, at any sidecar of the namespace, triggers nothing again, and returns what the first call has returned. The registry
+	// remembers it for ten minutes at least. Empty: each call is a request of its own.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1475,13 @@ func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
 func (x *TriggerJobRequest) GetJobName() string {
 	if x != nil {
 		return x.JobName
+	}
+	return ""
+}
+
+func (x *TriggerJobRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -1536,7 +1547,10 @@ type CancelExecutionsRequest struct {
 	// The job's name. Required.
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// The items whose executions to cancel; at most 10000. Empty: all items.
-	Items         []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	Items []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	// An id that the caller chooses for this request, as in `TriggerJobRequest`. A repetition with the same id cancels no execution that has
+	// begun since, and returns what the first call has returned; at another sidecar, too.
+	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1583,6 +1597,13 @@ func (x *CancelExecutionsRequest) GetItems() []uint32 {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *CancelExecutionsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 // The cancelled executions. Empty: nothing was being executed.
@@ -1798,15 +1819,19 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"server_ips\x18\x02 \x03(\tR\tserverIps\"E\n" +
 	"\x15EnableServersResponse\x12,\n" +
-	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\".\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"M\n" +
 	"\x11TriggerJobRequest\x12\x19\n" +
-	"\bjob_name\x18\x01 \x01(\tR\ajobName\"|\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"|\n" +
 	"\x12TriggerJobResponse\x124\n" +
 	"\x16triggered_instance_ids\x18\x01 \x03(\tR\x14triggeredInstanceIds\x120\n" +
-	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"J\n" +
+	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"i\n" +
 	"\x17CancelExecutionsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
-	"\x05items\x18\x02 \x03(\rR\x05items\"[\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\"[\n" +
 	"\x18CancelExecutionsResponse\x12?\n" +
 	"\tcancelled\x18\x01 \x03(\v2!.sidekeeper.v1.CancelledExecutionR\tcancelled\"\x8d\x01\n" +
 	"\x12CancelledExecution\x12\x1f\n" +

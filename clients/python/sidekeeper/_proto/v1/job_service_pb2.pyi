@@ -747,16 +747,23 @@ class TriggerJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
+    request_id: _builtins.str
+    """An id that the caller chooses for this request: 1 to 64 letters (A to Z), digits, `-` and `_`, for example a UUID. A repetition with the
+    same id, at any sidecar of the namespace, triggers nothing again, and returns what the first call has returned. The registry
+    remembers it for ten minutes at least. Empty: each call is a request of its own.
+    """
     def __init__(
         self,
         *,
         job_name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -800,8 +807,13 @@ class CancelExecutionsRequest(_message.Message):
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
+    request_id: _builtins.str
+    """An id that the caller chooses for this request, as in `TriggerJobRequest`. A repetition with the same id cancels no execution that has
+    begun since, and returns what the first call has returned; at another sidecar, too.
+    """
     @_builtins.property
     def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The items whose executions to cancel; at most 10000. Empty: all items."""
@@ -811,10 +823,11 @@ class CancelExecutionsRequest(_message.Message):
         *,
         job_name: _builtins.str = ...,
         items: _abc.Iterable[_builtins.int] | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

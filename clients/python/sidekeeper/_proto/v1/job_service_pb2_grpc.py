@@ -185,7 +185,7 @@ class JobServiceServicer(object):
         disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
         nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
         registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
-        UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+        UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,8 +197,10 @@ class JobServiceServicer(object):
         pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
         job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 
-        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
-        NOT_FOUND (no application is attached to this sidecar for the job).
+        Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
+        attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
+        FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
+        last two, call the same sidecar again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -93,7 +93,7 @@ class JobServiceStub:
     disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
     nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
     registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
-    UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+    UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
     """
     CancelExecutions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
@@ -101,8 +101,10 @@ class JobServiceStub:
     pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
     job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 
-    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
-    NOT_FOUND (no application is attached to this sidecar for the job).
+    Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
+    attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
+    FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
+    last two, call the same sidecar again.
     """
     DisableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
@@ -189,7 +191,7 @@ class JobServiceAsyncStub(JobServiceStub):
     disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
     nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
     registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
-    UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+    UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
     """
     CancelExecutions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]  # type: ignore[assignment]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
@@ -197,8 +199,10 @@ class JobServiceAsyncStub(JobServiceStub):
     pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
     job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 
-    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
-    NOT_FOUND (no application is attached to this sidecar for the job).
+    Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
+    attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
+    FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
+    last two, call the same sidecar again.
     """
     DisableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]  # type: ignore[assignment]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
@@ -324,7 +328,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
         nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
         registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
-        UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+        UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
         """
 
     @_abc_1.abstractmethod
@@ -338,8 +342,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
         job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 
-        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
-        NOT_FOUND (no application is attached to this sidecar for the job).
+        Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
+        attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
+        FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
+        last two, call the same sidecar again.
         """
 
     @_abc_1.abstractmethod
