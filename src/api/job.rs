@@ -161,6 +161,19 @@ impl JobService for Jobs {
         result.map(Response::new)
     }
 
+    async fn list_triggers(
+        &self,
+        request: Request<proto::ListTriggersRequest>,
+    ) -> Result<Response<proto::ListTriggersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::ListTriggersRequest { job_name } = request.into_inner();
+        names::check(&caller, &job_name)?;
+        let (job, _) = job_and_items(&job_name, &[]).map_err(|invalid| invalid.to_status())?;
+        let listed = admin::triggers::list(self.attachments.shared(), &job).await;
+        let listed = listed.map_err(|error| status::of_explain(&error))?;
+        Ok(Response::new(jobs::triggers_to_message(&listed)))
+    }
+
     async fn cancel_executions(
         &self,
         request: Request<proto::CancelExecutionsRequest>,

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::coordination::admin::summary::{JobState, JobSummary};
+use crate::coordination::admin::triggers::{Trigger, TriggerState};
 use crate::coordination::admin::update::{Update, etag};
 use crate::elasticjob::config_yaml_editor::Key;
 use crate::elasticjob::field_error::FieldError;
@@ -12,10 +13,11 @@ use crate::job::JobName;
 use crate::proto;
 use crate::runner::admin::change_job::Updated;
 use crate::runner::admin::jobs::{Job, Listed, Page};
+use crate::runner::admin::triggers::ListedTriggers;
 
 use super::assignment::hide_parameters;
 use super::convert::{InvalidRequest, field_of, values_from_proto};
-use super::event::status_to_message;
+use super::event::{status_to_message, timestamp};
 
 /// Jobs on a page, if the request does not say how many.
 const PAGE_SIZE: u32 = 50;
@@ -97,6 +99,30 @@ pub fn job_to_message(job: &JobName, found: &Job, sees_parameters: bool) -> prot
         next_fire_time: state.next_fire_time,
         problems: state.problems,
         parameters_hidden: state.parameters_hidden,
+    }
+}
+
+/// The triggers of a job as the API has them.
+pub fn triggers_to_message(listed: &ListedTriggers) -> proto::ListTriggersResponse {
+    let trigger = |trigger: &Trigger| {
+        let state = match trigger.state {
+            TriggerState::Pending => proto::TriggerState::Pending,
+            TriggerState::TakenUp => proto::TriggerState::TakenUp,
+            TriggerState::Done => proto::TriggerState::Done,
+            TriggerState::Unknown => proto::TriggerState::Unknown,
+        };
+        proto::Trigger {
+            instance_id: trigger.instance.to_string(),
+            state: state.into(),
+            trigger_time: trigger.since.map(timestamp),
+            request_id: trigger.request.as_ref().map(ToString::to_string).unwrap_or_default(),
+            online: trigger.online,
+            running_items: trigger.running.iter().map(|item| item.0).collect(),
+        }
+    };
+    proto::ListTriggersResponse {
+        triggers: listed.triggers.iter().map(trigger).collect(),
+        left_out_requests: count(listed.left_out),
     }
 }
 

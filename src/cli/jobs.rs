@@ -23,27 +23,27 @@ use crate::proto::{
 use crate::runner::admin;
 
 /// How long to wait for an answer: longer than the sidecar may wait for its registry.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest accepted answer, in bytes.
-const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
+pub(super) const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
 #[derive(Args)]
 pub(super) struct JobsArgs {
     #[command(flatten)]
-    sidecar: SidecarArgs,
+    pub(super) sidecar: SidecarArgs,
     #[command(flatten)]
-    registry: RegistryArgs,
+    pub(super) registry: RegistryArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Args)]
 pub(super) struct JobArgs {
     /// The job's name.
-    job: String,
+    pub(super) job: String,
     #[command(flatten)]
-    common: JobsArgs,
+    pub(super) common: JobsArgs,
 }
 
 /// The part of a job to show.
@@ -133,11 +133,16 @@ async fn get(sidecar: &SidecarArgs, job_name: String) -> Result<GetJobResponse, 
     Ok(client.get_job(request).await.map_err(|status| refused(&status))?.into_inner())
 }
 
-async fn get_in(registry: &Registry, job_name: &str) -> Result<GetJobResponse, Failure> {
-    let job = JobName::parse(job_name).map_err(|error| {
+/// The name of a job on the command line.
+pub(super) fn job_name(text: &str) -> Result<JobName, Failure> {
+    JobName::parse(text).map_err(|error| {
         let invalid = crate::api::convert::InvalidRequest(vec![FieldError::of_job_name("job", &error)]);
         failed(&invalid.to_status())
-    })?;
+    })
+}
+
+async fn get_in(registry: &Registry, name: &str) -> Result<GetJobResponse, Failure> {
+    let job = job_name(name)?;
     let found = admin::jobs::get_in(registry.namespace(), &job).await;
     registry.session.close().await;
     let found = found.map_err(|error| failed(&status::of_explain(&error)))?;
@@ -297,7 +302,7 @@ fn items(items: &[ItemStatus]) -> String {
 }
 
 /// Rows under a head, in columns.
-fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head = head.iter().map(|cell| (*cell).to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head)
         .chain(rows.map(|row| row.iter().map(|cell| printable(cell)).collect()))

@@ -25,6 +25,7 @@ mod status;
 mod sticky;
 mod switch;
 mod trigger;
+mod triggers;
 mod trusted;
 mod watch;
 
@@ -101,6 +102,11 @@ enum Command {
     Instances(jobs::JobArgs),
     /// Shows the servers that a job has had. The exit status is that of `job`.
     Servers(jobs::JobArgs),
+    /// Shows the triggers of a job, and how far they are, as far as the registry's nodes tell. The exit status is that of `job`.
+    ///
+    /// A trigger that an instance has taken up is shown only if its request had an id, as those of `trigger` have, and for ten minutes at
+    /// least.
+    Triggers(jobs::JobArgs),
     /// Says why the items of a job run or do not run, and names the remedies.
     ///
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
@@ -351,6 +357,7 @@ impl Cli {
             Command::Remove(args) => with_runtime(|runtime| runtime.block_on(change_job::remove(args))),
             Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
             Command::Doctor(args) => with_runtime(|runtime| runtime.block_on(doctor::doctor(args))),
+            Command::Triggers(args) => with_runtime(|runtime| runtime.block_on(triggers::triggers(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),
             Command::Enable(args) => with_runtime(|runtime| runtime.block_on(switch::enable(args))),

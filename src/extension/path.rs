@@ -76,6 +76,12 @@ impl ExtensionPaths {
         }
     }
 
+    /// The id in the name of a request's record, or of a further part of it. `None`: this is another node.
+    pub fn request_of(name: &str) -> Option<RequestId> {
+        let id = name.split_once('.').map_or(name, |(id, _)| id);
+        RequestId::parse(id).ok()
+    }
+
     /// The parent of the checkpoints.
     pub fn checkpoints(&self) -> Path {
         self.root.child("checkpoints")

@@ -8,9 +8,10 @@ use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, GetJobRequest, GetJobResponse,
-    InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse, RemoveJobRequest,
-    RemoveJobResponse, RemoveServersRequest, RemoveServersResponse, ServerStatus, StopInstancesRequest,
-    StopInstancesResponse, TriggerJobRequest, TriggerJobResponse, UpdateJobRequest, UpdateJobResponse,
+    InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse, ListTriggersRequest,
+    ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse,
+    ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest,
+    TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -50,6 +51,27 @@ impl JobService for Scripted {
             })),
             _ => Err(Status::not_found("job `nobody` has no\u{7} configuration")),
         }
+    }
+
+    async fn list_triggers(
+        &self,
+        _: Request<ListTriggersRequest>,
+    ) -> Result<Response<ListTriggersResponse>, Status> {
+        let trigger = |state: TriggerState, online, running_items: &[u32]| Trigger {
+            instance_id: "10.0.0.1@-@\u{1b}[2J".to_owned(),
+            state: state.into(),
+            trigger_time: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
+            request_id: "mine".to_owned(),
+            online,
+            running_items: running_items.to_vec(),
+        };
+        Ok(Response::new(ListTriggersResponse {
+            triggers: vec![
+                trigger(TriggerState::Pending, false, &[]),
+                trigger(TriggerState::TakenUp, true, &[3, 4]),
+            ],
+            left_out_requests: 2,
+        }))
     }
 
     async fn cancel_executions(
@@ -263,6 +285,23 @@ async fn a_request_with_a_lost_answer_is_repeated_if_the_sidecar_recognises_it()
     let sent = IDS.lock().unwrap().difference(&before).count();
     assert_eq!(sent, 1, "a request was repeated that the sidecar would not have recognised");
     assert_eq!(trigger("lost", &["--request-id", "a/b"]).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn triggers_are_printed_as_text_and_as_json() {
+    let endpoint = sidecar().await;
+    let printed = output(sidekeeper(&["triggers", "orders", "--endpoint", &endpoint])).await;
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<_> = printed.stdout.lines().collect();
+    assert!(lines[1].contains("pending, not online  "), "{lines:?}");
+    assert!(lines[2].contains("taken up, executes 3, 4  2027-01-15T08:00:00Z  mine"), "{lines:?}");
+    assert_eq!(lines[3], "2 more requests are left out");
+    assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
+    let json = output(sidekeeper(&["triggers", "orders", "--json", "--endpoint", &endpoint])).await;
+    let value: serde_json::Value = serde_json::from_str(json.stdout.trim_end()).unwrap();
+    assert_eq!(value["triggers"][1]["state"], "TRIGGER_STATE_TAKEN_UP");
+    assert_eq!(value["triggers"][1]["running_items"], serde_json::json!([3, 4]));
+    assert_eq!((&value["triggers"][0]["online"], &value["left_out_requests"]), (&false.into(), &2.into()));
 }
 
 #[tokio::test]

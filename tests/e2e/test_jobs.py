@@ -69,7 +69,33 @@ def test_op_5_commands_that_look_change_no_node_and_leave_no_watch(fleet: Fleet,
         return nodes, watches
 
     before = state()
-    for words in (["jobs"], ["job", JOB], ["items", JOB], ["instances", JOB], ["servers", JOB]):
+    for words in (["jobs"], ["job", JOB], ["items", JOB], ["instances", JOB], ["servers", JOB], ["triggers", JOB]):
         told(*words, *place)
     eventually("no watch is left", lambda: state()[1] == before[1])
     assert state() == before
+
+
+def test_triggers_are_shown_by_a_sidecar_and_by_zookeeper_alike(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    through, zookeeper = places(fleet, applications[0].sidecar)
+    # A Java instance that is busy with another item.
+    java = "10.0.0.9@-@1"
+    fleet.tree.create("servers/10.0.0.9", "ENABLED")
+    fleet.tree.create(f"instances/{java}", f"jobInstanceId: {java}\nserverIp: 10.0.0.9\n")
+    assert "no triggers are known" in command("triggers", JOB, *zookeeper).stdout
+    told("trigger", JOB, *through, "--request-id", "mine")
+    instances = {application.instance for application in applications}
+
+    def done() -> bool:
+        states = {one["instance_id"]: one["state"] for one in told("triggers", JOB, *zookeeper)["triggers"]}
+        wanted = dict.fromkeys(instances, "TRIGGER_STATE_DONE")
+        return bool(states == {**wanted, java: "TRIGGER_STATE_PENDING"})
+
+    eventually("the triggers of the sidecars are done", done)
+    listed = [told("triggers", JOB, *place) for place in (through, zookeeper)]
+    assert listed[0] == listed[1]
+    assert {one["request_id"] for one in listed[0]["triggers"]} == {"mine"}
+    assert f"{java} " in (table := command("triggers", JOB, *through).stdout) and "  pending  " in table
+    unknown = command("triggers", "nobody", *zookeeper)
+    assert (unknown.returncode, "no nodes of job `nobody`" in unknown.stderr) == (1, True), unknown.stderr
+    fleet.tree.delete(f"instances/{java}")

@@ -35,6 +35,7 @@ mod instance_names;
 mod invalid_nodes;
 mod item_lock;
 mod jobs;
+mod list_triggers;
 mod misfire;
 mod once;
 mod operator;

@@ -7,4 +7,5 @@ pub mod status;
 pub mod summary;
 pub mod switch;
 pub mod trigger_job;
+pub mod triggers;
 pub mod update;

@@ -1,6 +1,6 @@
 //! The calls of operators and the views of observers, which have no instance of their own. Shell.
 //!
-//! [`observer`] follows jobs and shows their status; [`jobs`] lists them; [`backup`] saves and restores them all; [`change_job`] changes and removes them; [`check_deployment`] checks a sidecar and all its jobs; [`explain_job`] reads the evidence for an explanation; [`trigger_job`] and [`switch`] carry out the
+//! [`observer`] follows jobs and shows their status; [`jobs`] lists them; [`backup`] saves and restores them all; [`change_job`] changes and removes them; [`check_deployment`] checks a sidecar and all its jobs; [`triggers`] lists triggers; [`explain_job`] reads the evidence for an explanation; [`trigger_job`] and [`switch`] carry out the
 //! plans of a trigger and of a disabling ([`crate::coordination::admin`] makes the plans). All need no application to be attached.
 //!
 //! Must not know attachments and participants.
@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod observer;
 pub mod switch;
 pub mod trigger_job;
+pub mod triggers;
 
 use std::sync::Arc;
 

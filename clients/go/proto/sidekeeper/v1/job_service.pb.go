@@ -88,6 +88,68 @@ func (JobState) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{0}
 }
 
+// How far a trigger is, as far as the nodes tell.
+type TriggerState int32
+
+const (
+	// Not set.
+	TriggerState_TRIGGER_STATE_UNSPECIFIED TriggerState = 0
+	// The instance has not taken the trigger up. A Java instance does so when its executions have ended.
+	TriggerState_TRIGGER_STATE_PENDING TriggerState = 1
+	// The instance has taken the trigger up, and executes `running_items`.
+	TriggerState_TRIGGER_STATE_TAKEN_UP TriggerState = 2
+	// The instance has taken the trigger up, and executes nothing that it has begun since. Whether executions succeeded is not known; an item that
+	// was busy then may still be executed for the trigger. In a job that does not monitor executions, items may still run.
+	TriggerState_TRIGGER_STATE_DONE TriggerState = 3
+	// The instance is not online any more, and the trigger is gone: it may have been taken up or not.
+	TriggerState_TRIGGER_STATE_UNKNOWN TriggerState = 4
+)
+
+// Enum value maps for TriggerState.
+var (
+	TriggerState_name = map[int32]string{
+		0: "TRIGGER_STATE_UNSPECIFIED",
+		1: "TRIGGER_STATE_PENDING",
+		2: "TRIGGER_STATE_TAKEN_UP",
+		3: "TRIGGER_STATE_DONE",
+		4: "TRIGGER_STATE_UNKNOWN",
+	}
+	TriggerState_value = map[string]int32{
+		"TRIGGER_STATE_UNSPECIFIED": 0,
+		"TRIGGER_STATE_PENDING":     1,
+		"TRIGGER_STATE_TAKEN_UP":    2,
+		"TRIGGER_STATE_DONE":        3,
+		"TRIGGER_STATE_UNKNOWN":     4,
+	}
+)
+
+func (x TriggerState) Enum() *TriggerState {
+	p := new(TriggerState)
+	*p = x
+	return p
+}
+
+func (x TriggerState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TriggerState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sidekeeper_v1_job_service_proto_enumTypes[1].Descriptor()
+}
+
+func (TriggerState) Type() protoreflect.EnumType {
+	return &file_sidekeeper_v1_job_service_proto_enumTypes[1]
+}
+
+func (x TriggerState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TriggerState.Descriptor instead.
+func (TriggerState) EnumDescriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
 // A page of jobs.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1541,6 +1603,200 @@ func (x *TriggerJobResponse) GetPendingInstanceIds() []string {
 	return nil
 }
 
+// The job whose triggers to list.
+type ListTriggersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName       string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTriggersRequest) Reset() {
+	*x = ListTriggersRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTriggersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTriggersRequest) ProtoMessage() {}
+
+func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTriggersRequest.ProtoReflect.Descriptor instead.
+func (*ListTriggersRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListTriggersRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+// The triggers of a job.
+type ListTriggersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The triggers, ascending by instance, those of an instance by time.
+	Triggers []*Trigger `protobuf:"bytes,1,rep,name=triggers,proto3" json:"triggers,omitempty"`
+	// How many remembered requests are left out, because a list has 1000 at most.
+	LeftOutRequests uint32 `protobuf:"varint,2,opt,name=left_out_requests,json=leftOutRequests,proto3" json:"left_out_requests,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ListTriggersResponse) Reset() {
+	*x = ListTriggersResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTriggersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTriggersResponse) ProtoMessage() {}
+
+func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTriggersResponse.ProtoReflect.Descriptor instead.
+func (*ListTriggersResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListTriggersResponse) GetTriggers() []*Trigger {
+	if x != nil {
+		return x.Triggers
+	}
+	return nil
+}
+
+func (x *ListTriggersResponse) GetLeftOutRequests() uint32 {
+	if x != nil {
+		return x.LeftOutRequests
+	}
+	return 0
+}
+
+// The trigger of one instance.
+type Trigger struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The instance.
+	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// How far the trigger is.
+	State TriggerState `protobuf:"varint,2,opt,name=state,proto3,enum=sidekeeper.v1.TriggerState" json:"state,omitempty"`
+	// When the instance was triggered, by the registry's clock. Absent: not known.
+	TriggerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
+	// The `request_id` of the `TriggerJob` that triggered the instance. Empty: it had none, or another program triggered the instance.
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Whether the instance is online. The trigger of one that is not waits until an instance with this id is there again, or until the next
+	// `TriggerJob` removes it.
+	Online bool `protobuf:"varint,5,opt,name=online,proto3" json:"online,omitempty"`
+	// The items that the instance executes now, and has begun since this trigger and before its next one in the list; ascending. Another fire
+	// since then may be the cause. Empty if the job does not monitor executions.
+	RunningItems  []uint32 `protobuf:"varint,6,rep,packed,name=running_items,json=runningItems,proto3" json:"running_items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trigger) Reset() {
+	*x = Trigger{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trigger) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trigger) ProtoMessage() {}
+
+func (x *Trigger) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
+func (*Trigger) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Trigger) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *Trigger) GetState() TriggerState {
+	if x != nil {
+		return x.State
+	}
+	return TriggerState_TRIGGER_STATE_UNSPECIFIED
+}
+
+func (x *Trigger) GetTriggerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TriggerTime
+	}
+	return nil
+}
+
+func (x *Trigger) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Trigger) GetOnline() bool {
+	if x != nil {
+		return x.Online
+	}
+	return false
+}
+
+func (x *Trigger) GetRunningItems() []uint32 {
+	if x != nil {
+		return x.RunningItems
+	}
+	return nil
+}
+
 // The executions to cancel.
 type CancelExecutionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1557,7 +1813,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1825,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1838,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -1617,7 +1873,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1885,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1898,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -1669,7 +1925,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1937,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1950,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -1826,7 +2082,21 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\"|\n" +
 	"\x12TriggerJobResponse\x124\n" +
 	"\x16triggered_instance_ids\x18\x01 \x03(\tR\x14triggeredInstanceIds\x120\n" +
-	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"i\n" +
+	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"0\n" +
+	"\x13ListTriggersRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\"v\n" +
+	"\x14ListTriggersResponse\x122\n" +
+	"\btriggers\x18\x01 \x03(\v2\x16.sidekeeper.v1.TriggerR\btriggers\x12*\n" +
+	"\x11left_out_requests\x18\x02 \x01(\rR\x0fleftOutRequests\"\xf8\x01\n" +
+	"\aTrigger\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x121\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1b.sidekeeper.v1.TriggerStateR\x05state\x12=\n" +
+	"\ftrigger_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06online\x18\x05 \x01(\bR\x06online\x12#\n" +
+	"\rrunning_items\x18\x06 \x03(\rR\frunningItems\"i\n" +
 	"\x17CancelExecutionsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\x12\x1d\n" +
@@ -1847,7 +2117,13 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x12JOB_STATE_DISABLED\x10\x02\x12\x1a\n" +
 	"\x16JOB_STATE_NO_INSTANCES\x10\x03\x12\x18\n" +
 	"\x14JOB_STATE_RESHARDING\x10\x04\x12\x18\n" +
-	"\x14JOB_STATE_UNREADABLE\x10\x052\x9a\b\n" +
+	"\x14JOB_STATE_UNREADABLE\x10\x05*\x97\x01\n" +
+	"\fTriggerState\x12\x1d\n" +
+	"\x19TRIGGER_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15TRIGGER_STATE_PENDING\x10\x01\x12\x1a\n" +
+	"\x16TRIGGER_STATE_TAKEN_UP\x10\x02\x12\x16\n" +
+	"\x12TRIGGER_STATE_DONE\x10\x03\x12\x19\n" +
+	"\x15TRIGGER_STATE_UNKNOWN\x10\x042\xf3\b\n" +
 	"\n" +
 	"JobService\x12K\n" +
 	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
@@ -1857,7 +2133,8 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12Z\n" +
 	"\rRemoveServers\x12#.sidekeeper.v1.RemoveServersRequest\x1a$.sidekeeper.v1.RemoveServersResponse\x12Q\n" +
 	"\n" +
-	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12c\n" +
+	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12W\n" +
+	"\fListTriggers\x12\".sidekeeper.v1.ListTriggersRequest\x1a#.sidekeeper.v1.ListTriggersResponse\x12c\n" +
 	"\x10CancelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a'.sidekeeper.v1.CancelExecutionsResponse\x12W\n" +
 	"\fDisableItems\x12\".sidekeeper.v1.DisableItemsRequest\x1a#.sidekeeper.v1.DisableItemsResponse\x12T\n" +
 	"\vEnableItems\x12!.sidekeeper.v1.EnableItemsRequest\x1a\".sidekeeper.v1.EnableItemsResponse\x12]\n" +
@@ -1877,85 +2154,94 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_job_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
-	(*ListJobsRequest)(nil),          // 1: sidekeeper.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 2: sidekeeper.v1.ListJobsResponse
-	(*JobSummary)(nil),               // 3: sidekeeper.v1.JobSummary
-	(*GetJobRequest)(nil),            // 4: sidekeeper.v1.GetJobRequest
-	(*GetJobResponse)(nil),           // 5: sidekeeper.v1.GetJobResponse
-	(*UpdateJobRequest)(nil),         // 6: sidekeeper.v1.UpdateJobRequest
-	(*UpdateJobResponse)(nil),        // 7: sidekeeper.v1.UpdateJobResponse
-	(*RemoveJobRequest)(nil),         // 8: sidekeeper.v1.RemoveJobRequest
-	(*RemoveJobResponse)(nil),        // 9: sidekeeper.v1.RemoveJobResponse
-	(*StopInstancesRequest)(nil),     // 10: sidekeeper.v1.StopInstancesRequest
-	(*StopInstancesResponse)(nil),    // 11: sidekeeper.v1.StopInstancesResponse
-	(*RemoveServersRequest)(nil),     // 12: sidekeeper.v1.RemoveServersRequest
-	(*RemoveServersResponse)(nil),    // 13: sidekeeper.v1.RemoveServersResponse
-	(*ServerStatus)(nil),             // 14: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 15: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 16: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 17: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 18: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 19: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 20: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 21: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 22: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 23: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 24: sidekeeper.v1.TriggerJobResponse
-	(*CancelExecutionsRequest)(nil),  // 25: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 26: sidekeeper.v1.CancelExecutionsResponse
-	(*CancelledExecution)(nil),       // 27: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 28: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 29: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 30: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 31: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 32: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 33: google.protobuf.FieldMask
+	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
+	(*ListJobsRequest)(nil),          // 2: sidekeeper.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 3: sidekeeper.v1.ListJobsResponse
+	(*JobSummary)(nil),               // 4: sidekeeper.v1.JobSummary
+	(*GetJobRequest)(nil),            // 5: sidekeeper.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 6: sidekeeper.v1.GetJobResponse
+	(*UpdateJobRequest)(nil),         // 7: sidekeeper.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),        // 8: sidekeeper.v1.UpdateJobResponse
+	(*RemoveJobRequest)(nil),         // 9: sidekeeper.v1.RemoveJobRequest
+	(*RemoveJobResponse)(nil),        // 10: sidekeeper.v1.RemoveJobResponse
+	(*StopInstancesRequest)(nil),     // 11: sidekeeper.v1.StopInstancesRequest
+	(*StopInstancesResponse)(nil),    // 12: sidekeeper.v1.StopInstancesResponse
+	(*RemoveServersRequest)(nil),     // 13: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 14: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 15: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 16: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 17: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 18: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 19: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 20: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 21: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 22: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 23: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 24: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 25: sidekeeper.v1.TriggerJobResponse
+	(*ListTriggersRequest)(nil),      // 26: sidekeeper.v1.ListTriggersRequest
+	(*ListTriggersResponse)(nil),     // 27: sidekeeper.v1.ListTriggersResponse
+	(*Trigger)(nil),                  // 28: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 29: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 30: sidekeeper.v1.CancelExecutionsResponse
+	(*CancelledExecution)(nil),       // 31: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 32: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 33: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 34: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 36: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 37: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
-	3,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
+	4,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	28, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	29, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	14, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	30, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	31, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	32, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
-	28, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	33, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	27, // 10: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	1,  // 11: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	4,  // 12: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	6,  // 13: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	8,  // 14: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	10, // 15: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	12, // 16: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	23, // 17: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	25, // 18: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	15, // 19: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	17, // 20: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	19, // 21: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	21, // 22: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	2,  // 23: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	5,  // 24: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	7,  // 25: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	9,  // 26: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	11, // 27: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	13, // 28: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	24, // 29: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	26, // 30: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	16, // 31: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	18, // 32: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	20, // 33: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	22, // 34: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	23, // [23:35] is the sub-list for method output_type
-	11, // [11:23] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	32, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	33, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	15, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	34, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	35, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	36, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	32, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	37, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	28, // 10: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	1,  // 11: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	35, // 12: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	31, // 13: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	2,  // 14: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	5,  // 15: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	7,  // 16: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	9,  // 17: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	11, // 18: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	13, // 19: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	24, // 20: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	26, // 21: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	29, // 22: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	16, // 23: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	18, // 24: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	20, // 25: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	22, // 26: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	3,  // 27: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	6,  // 28: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	8,  // 29: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	10, // 30: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	12, // 31: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	14, // 32: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	25, // 33: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	27, // 34: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	30, // 35: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	17, // 36: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	19, // 37: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	21, // 38: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	23, // 39: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -1970,8 +2256,8 @@ func file_sidekeeper_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   27,
+			NumEnums:      2,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	JobService_StopInstances_FullMethodName    = "/sidekeeper.v1.JobService/StopInstances"
 	JobService_RemoveServers_FullMethodName    = "/sidekeeper.v1.JobService/RemoveServers"
 	JobService_TriggerJob_FullMethodName       = "/sidekeeper.v1.JobService/TriggerJob"
+	JobService_ListTriggers_FullMethodName     = "/sidekeeper.v1.JobService/ListTriggers"
 	JobService_CancelExecutions_FullMethodName = "/sidekeeper.v1.JobService/CancelExecutions"
 	JobService_DisableItems_FullMethodName     = "/sidekeeper.v1.JobService/DisableItems"
 	JobService_EnableItems_FullMethodName      = "/sidekeeper.v1.JobService/EnableItems"
@@ -94,6 +95,13 @@ type JobServiceClient interface {
 	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error)
+	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+	// instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+	// `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+	//
+	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	ListTriggers(ctx context.Context, in *ListTriggersRequest, opts ...grpc.CallOption) (*ListTriggersResponse, error)
 	// Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
 	// and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
 	// pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
@@ -195,6 +203,16 @@ func (c *jobServiceClient) TriggerJob(ctx context.Context, in *TriggerJobRequest
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TriggerJobResponse)
 	err := c.cc.Invoke(ctx, JobService_TriggerJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) ListTriggers(ctx context.Context, in *ListTriggersRequest, opts ...grpc.CallOption) (*ListTriggersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTriggersResponse)
+	err := c.cc.Invoke(ctx, JobService_ListTriggers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -312,6 +330,13 @@ type JobServiceServer interface {
 	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error)
+	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+	// instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+	// `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+	//
+	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	ListTriggers(context.Context, *ListTriggersRequest) (*ListTriggersResponse, error)
 	// Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
 	// and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
 	// pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
@@ -369,6 +394,9 @@ func (UnimplementedJobServiceServer) RemoveServers(context.Context, *RemoveServe
 }
 func (UnimplementedJobServiceServer) TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TriggerJob not implemented")
+}
+func (UnimplementedJobServiceServer) ListTriggers(context.Context, *ListTriggersRequest) (*ListTriggersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTriggers not implemented")
 }
 func (UnimplementedJobServiceServer) CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelExecutions not implemented")
@@ -532,6 +560,24 @@ func _JobService_TriggerJob_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_ListTriggers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTriggersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).ListTriggers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_ListTriggers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).ListTriggers(ctx, req.(*ListTriggersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JobService_CancelExecutions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CancelExecutionsRequest)
 	if err := dec(in); err != nil {
@@ -656,6 +702,10 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TriggerJob",
 			Handler:    _JobService_TriggerJob_Handler,
+		},
+		{
+			MethodName: "ListTriggers",
+			Handler:    _JobService_ListTriggers_Handler,
 		},
 		{
 			MethodName: "CancelExecutions",

@@ -59,6 +59,42 @@ JOB_STATE_UNREADABLE: JobState.ValueType  # 5
 """The job has no configuration, or one that cannot be read."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
+class _TriggerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TriggerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TriggerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRIGGER_STATE_UNSPECIFIED: _TriggerState.ValueType  # 0
+    """Not set."""
+    TRIGGER_STATE_PENDING: _TriggerState.ValueType  # 1
+    """The instance has not taken the trigger up. A Java instance does so when its executions have ended."""
+    TRIGGER_STATE_TAKEN_UP: _TriggerState.ValueType  # 2
+    """The instance has taken the trigger up, and executes `running_items`."""
+    TRIGGER_STATE_DONE: _TriggerState.ValueType  # 3
+    """The instance has taken the trigger up, and executes nothing that it has begun since. Whether executions succeeded is not known; an item that
+    was busy then may still be executed for the trigger. In a job that does not monitor executions, items may still run.
+    """
+    TRIGGER_STATE_UNKNOWN: _TriggerState.ValueType  # 4
+    """The instance is not online any more, and the trigger is gone: it may have been taken up or not."""
+
+class TriggerState(_TriggerState, metaclass=_TriggerStateEnumTypeWrapper):
+    """How far a trigger is, as far as the nodes tell."""
+
+TRIGGER_STATE_UNSPECIFIED: TriggerState.ValueType  # 0
+"""Not set."""
+TRIGGER_STATE_PENDING: TriggerState.ValueType  # 1
+"""The instance has not taken the trigger up. A Java instance does so when its executions have ended."""
+TRIGGER_STATE_TAKEN_UP: TriggerState.ValueType  # 2
+"""The instance has taken the trigger up, and executes `running_items`."""
+TRIGGER_STATE_DONE: TriggerState.ValueType  # 3
+"""The instance has taken the trigger up, and executes nothing that it has begun since. Whether executions succeeded is not known; an item that
+was busy then may still be executed for the trigger. In a job that does not monitor executions, items may still run.
+"""
+TRIGGER_STATE_UNKNOWN: TriggerState.ValueType  # 4
+"""The instance is not online any more, and the trigger is gone: it may have been taken up or not."""
+Global___TriggerState: _TypeAlias = TriggerState  # noqa: Y015
+
 @_typing.final
 class ListJobsRequest(_message.Message):
     """A page of jobs."""
@@ -798,6 +834,106 @@ class TriggerJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TriggerJobResponse: _TypeAlias = TriggerJobResponse  # noqa: Y015
+
+@_typing.final
+class ListTriggersRequest(_message.Message):
+    """The job whose triggers to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTriggersRequest: _TypeAlias = ListTriggersRequest  # noqa: Y015
+
+@_typing.final
+class ListTriggersResponse(_message.Message):
+    """The triggers of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIGGERS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_REQUESTS_FIELD_NUMBER: _builtins.int
+    left_out_requests: _builtins.int
+    """How many remembered requests are left out, because a list has 1000 at most."""
+    @_builtins.property
+    def triggers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trigger]:
+        """The triggers, ascending by instance, those of an instance by time."""
+
+    def __init__(
+        self,
+        *,
+        triggers: _abc.Iterable[Global___Trigger] | None = ...,
+        left_out_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out_requests", b"left_out_requests", "triggers", b"triggers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTriggersResponse: _TypeAlias = ListTriggersResponse  # noqa: Y015
+
+@_typing.final
+class Trigger(_message.Message):
+    """The trigger of one instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TRIGGER_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ONLINE_FIELD_NUMBER: _builtins.int
+    RUNNING_ITEMS_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The instance."""
+    state: Global___TriggerState.ValueType
+    """How far the trigger is."""
+    request_id: _builtins.str
+    """The `request_id` of the `TriggerJob` that triggered the instance. Empty: it had none, or another program triggered the instance."""
+    online: _builtins.bool
+    """Whether the instance is online. The trigger of one that is not waits until an instance with this id is there again, or until the next
+    `TriggerJob` removes it.
+    """
+    @_builtins.property
+    def trigger_time(self) -> _timestamp_pb2.Timestamp:
+        """When the instance was triggered, by the registry's clock. Absent: not known."""
+
+    @_builtins.property
+    def running_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items that the instance executes now, and has begun since this trigger and before its next one in the list; ascending. Another fire
+        since then may be the cause. Empty if the job does not monitor executions.
+        """
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        state: Global___TriggerState.ValueType = ...,
+        trigger_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
+        online: _builtins.bool = ...,
+        running_items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trigger_time", b"trigger_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "online", b"online", "request_id", b"request_id", "running_items", b"running_items", "state", b"state", "trigger_time", b"trigger_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trigger: _TypeAlias = Trigger  # noqa: Y015
 
 @_typing.final
 class CancelExecutionsRequest(_message.Message):

@@ -70,6 +70,11 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.FromString,
                 _registered_method=True)
+        self.ListTriggers = channel.unary_unary(
+                '/sidekeeper.v1.JobService/ListTriggers',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersResponse.FromString,
+                _registered_method=True)
         self.CancelExecutions = channel.unary_unary(
                 '/sidekeeper.v1.JobService/CancelExecutions',
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.SerializeToString,
@@ -191,6 +196,18 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTriggers(self, request, context):
+        """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+        instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+        `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+        registry does not answer; call again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelExecutions(self, request, context):
         """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
         and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
@@ -280,6 +297,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.TriggerJob,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.SerializeToString,
+            ),
+            'ListTriggers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTriggers,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersResponse.SerializeToString,
             ),
             'CancelExecutions': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelExecutions,
@@ -497,6 +519,33 @@ class JobService(object):
             '/sidekeeper.v1.JobService/TriggerJob',
             sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTriggers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/ListTriggers',
+            sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.ListTriggersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -95,6 +95,14 @@ class JobServiceStub:
     registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
     UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
     """
+    ListTriggers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListTriggersRequest, _job_service_pb2.ListTriggersResponse]
+    """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+    instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+    `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+    registry does not answer; call again).
+    """
     CancelExecutions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
     and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
@@ -192,6 +200,14 @@ class JobServiceAsyncStub(JobServiceStub):
     nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
     registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
     UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
+    """
+    ListTriggers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListTriggersRequest, _job_service_pb2.ListTriggersResponse]  # type: ignore[assignment]
+    """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+    instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+    `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+    registry does not answer; call again).
     """
     CancelExecutions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]  # type: ignore[assignment]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
@@ -329,6 +345,20 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
         registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
         UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
+        """
+
+    @_abc_1.abstractmethod
+    def ListTriggers(
+        self,
+        request: _job_service_pb2.ListTriggersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListTriggersResponse, _abc.Awaitable[_job_service_pb2.ListTriggersResponse]]:
+        """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
+        instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+        `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
+
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
+        registry does not answer; call again).
         """
 
     @_abc_1.abstractmethod
