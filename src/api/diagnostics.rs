@@ -24,13 +24,14 @@ use crate::proto::diagnostics_service_server::DiagnosticsService;
 use crate::proto::finding_subject;
 use crate::runner::admin::check_deployment::{self, CheckedSettings, JobChecked};
 use crate::runner::admin::explain_job::{self, ExplainError};
+use crate::runner::admin::plan_sharding;
 use crate::runner::heartbeat::Heartbeat;
 use crate::runner::shared::Shared;
 
 use super::convert::InvalidRequest;
 use super::event::timestamp;
 use super::job::job_and_items;
-use super::{names, status};
+use super::{names, plan, status};
 
 /// The most findings of a job in its check: more than a person reads. `ExplainJob` has all.
 const FINDINGS_MAX: usize = 20;
@@ -71,6 +72,19 @@ impl DiagnosticsService for Diagnostics {
         let (explanation, as_of) = explained.map_err(|error| status::of_explain(&error))?;
         let explanation = if sees_texts { explanation } else { without_texts(explanation) };
         Ok(Response::new(to_message(&job, explanation, as_of)))
+    }
+
+    async fn plan_sharding(
+        &self,
+        request: Request<proto::PlanShardingRequest>,
+    ) -> Result<Response<proto::PlanShardingResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let request = request.into_inner();
+        names::check(&caller, &request.job_name)?;
+        let (job, what_if) = plan::read(&request).map_err(|invalid| invalid.to_status())?;
+        let planned = plan_sharding::plan(&self.shared, &job, &what_if).await;
+        let (planned, as_of) = planned.map_err(|error| status::of_plan(&error))?;
+        Ok(Response::new(plan::to_message(&planned, as_of)))
     }
 
     type CheckDeploymentStream =

@@ -21,6 +21,7 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW, Cost::Small),
     ("/sidekeeper.v1.DiagnosticsService/CheckDeployment", VIEW, Cost::Large),
     ("/sidekeeper.v1.DiagnosticsService/ExplainJob", VIEW, Cost::Large),
+    ("/sidekeeper.v1.DiagnosticsService/PlanSharding", VIEW, Cost::Large),
     ("/sidekeeper.v1.ElectionService/Campaign", ATTACH, Cost::Small),
     ("/sidekeeper.v1.ElectionService/Observe", ATTACH_OR_VIEW, Cost::Small),
     ("/sidekeeper.v1.ElectionService/Resign", ATTACH, Cost::Small),

@@ -15,6 +15,7 @@ mod names;
 pub mod namespace;
 mod open_executions;
 pub mod participant;
+pub mod plan;
 pub mod refusals;
 pub mod server;
 pub mod sidecar;

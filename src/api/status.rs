@@ -21,6 +21,7 @@ use crate::runner::admin::backup::BackupError;
 use crate::runner::admin::change_job::ChangeError;
 use crate::runner::admin::explain_job::ExplainError;
 use crate::runner::admin::jobs::ListError;
+use crate::runner::admin::plan_sharding::PlanError;
 use crate::runner::admin::switch::SwitchError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
@@ -182,6 +183,19 @@ pub fn of_explain(error: &ExplainError) -> Status {
         ExplainError::Unknown(_) => Reason::JobUnknown,
         ExplainError::NoItem { .. } => Reason::ItemUnknown,
         ExplainError::Unread { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A plan that cannot be made.
+pub fn of_plan(error: &PlanError) -> Status {
+    let reason = match error {
+        PlanError::Unread(error) => return of_explain(error),
+        PlanError::NotConfigured(_) => Reason::JobNotConfigured,
+        PlanError::NotOnline { .. }
+        | PlanError::Online { .. }
+        | PlanError::ForeignStrategy { .. }
+        | PlanError::JavaFails { .. } => Reason::InvalidRequest,
     };
     refusal(reason, error.to_string())
 }

@@ -17,6 +17,7 @@ mod held;
 mod jobs;
 mod lock;
 mod logs;
+mod plan;
 mod registry;
 mod repeat;
 mod run;
@@ -112,6 +113,12 @@ enum Command {
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
     /// reached; 75 if another attempt may help; with `--exit-code` 2 if an item or the job is blocked.
     Explain(explain::ExplainArgs),
+    /// Shows who would own which item if the items, the instances or the strategy of a job were others, and which items would move. Changes
+    /// nothing.
+    ///
+    /// Without flags it shows the moves that are due. Exit status: 0 if the sidecar has answered; 1 if it refused (also because the
+    /// registry has no such job) or could not be reached; 75 if another attempt may help.
+    Plan(plan::PlanArgs),
     /// Checks a sidecar, its session with the registry and its settings, and all jobs of the namespace, and names the remedies.
     ///
     /// Exit status: 0 if no check found an error, 2 if one did, or with `--strict` a warning; 1 if the sidecar refused or could not be reached,
@@ -356,6 +363,7 @@ impl Cli {
             Command::Stop(args) => with_runtime(|runtime| runtime.block_on(change_job::stop(args))),
             Command::Remove(args) => with_runtime(|runtime| runtime.block_on(change_job::remove(args))),
             Command::Explain(args) => with_runtime(|runtime| runtime.block_on(explain::explain(args))),
+            Command::Plan(args) => with_runtime(|runtime| runtime.block_on(plan::plan(args))),
             Command::Doctor(args) => with_runtime(|runtime| runtime.block_on(doctor::doctor(args))),
             Command::Triggers(args) => with_runtime(|runtime| runtime.block_on(triggers::triggers(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),

@@ -36,6 +36,7 @@ NEEDS = {
     "sidekeeper.v1.AssignmentService/WatchAssignments": {"view"},
     "sidekeeper.v1.DiagnosticsService/CheckDeployment": {"view"},
     "sidekeeper.v1.DiagnosticsService/ExplainJob": {"view"},
+    "sidekeeper.v1.DiagnosticsService/PlanSharding": {"view"},
     "sidekeeper.v1.ElectionService/Observe": {"attach", "view"},
     "sidekeeper.v1.JobService/CancelExecutions": {"operate"},
     "sidekeeper.v1.JobService/DisableItems": {"operate"},

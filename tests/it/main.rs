@@ -39,6 +39,7 @@ mod list_triggers;
 mod misfire;
 mod once;
 mod operator;
+mod plan_sharding;
 mod refusals;
 mod request_id;
 mod service;

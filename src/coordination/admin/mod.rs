@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod doctor;
 pub mod explain;
+pub mod plan_sharding;
 pub mod status;
 pub mod summary;
 pub mod switch;

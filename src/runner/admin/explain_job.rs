@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::coordination::admin::explain::{Evidence, Explanation};
+use crate::coordination::job::picture::Picture;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
@@ -14,7 +15,7 @@ use crate::job::{Item, JobName};
 use crate::runner::admin::Namespace;
 use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
-use crate::tree::{Error, Node};
+use crate::tree::{Error, Node, WatchEvent};
 
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -92,6 +93,17 @@ impl Nodes {
     pub(super) fn configuration(&self) -> Option<&Node> {
         let path = self.paths.config();
         self.nodes.iter().find(|node| node.path == path)
+    }
+}
+
+impl Nodes {
+    /// The job's paths, its known state, and when it was read.
+    pub(super) fn into_picture(self) -> (JobPaths, ExtensionPaths, Picture, Now) {
+        let Self { paths, own_paths, nodes, fleet, now } = self;
+        let mut picture = Picture::unknown(&paths, &own_paths);
+        picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
+        picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        (paths, own_paths, picture, now)
     }
 }
 

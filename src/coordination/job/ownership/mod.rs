@@ -4,6 +4,7 @@
 //! This file has the interface of the room; each question has a file of its own.
 
 pub(crate) mod allocation;
+pub mod forecast;
 mod handoff_plan;
 mod handoff_release;
 mod java_peers;

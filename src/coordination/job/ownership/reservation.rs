@@ -65,7 +65,7 @@ impl Reservations {
     }
 
     /// Compares the names with the online instances.
-    fn look(&mut self, view: &JobView, fleet: &FleetView, grace: Duration, now: Duration) {
+    pub(super) fn look(&mut self, view: &JobView, fleet: &FleetView, grace: Duration, now: Duration) {
         let looked = (view.membership_revision(), fleet.revision(), grace);
         if self.looked == Some(looked) && self.next_end.is_none_or(|end| now < end) {
             return;

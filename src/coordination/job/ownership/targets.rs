@@ -16,7 +16,7 @@ use crate::extension::{rendezvous, strategy};
 use crate::job::{InstanceId, Item, ShardingStrategy};
 
 /// The wanted owner of each item, if items change hands one by one.
-fn work_out(
+pub(super) fn work_out(
     view: &JobView,
     fleet: &FleetView,
     reservations: &Reservations,

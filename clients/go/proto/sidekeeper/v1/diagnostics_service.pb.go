@@ -252,6 +252,254 @@ func (x *ExplainJobRequest) GetItems() []uint32 {
 	return nil
 }
 
+// A change of a job that is only thought of.
+type PlanShardingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name. Required.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The number of items, 1 to 10000. Absent: as it is.
+	ShardingTotalCount *uint32 `protobuf:"varint,2,opt,name=sharding_total_count,json=shardingTotalCount,proto3,oneof" json:"sharding_total_count,omitempty"`
+	// How many instances of sidecars join whose ids are not known; together with `joining_instance_ids` at most 1000. The answer has made-up ids
+	// for them, with the address 0.0.0.0. Their number of items is right within one; instances with other ids may get other items.
+	JoiningCount uint32 `protobuf:"varint,3,opt,name=joining_count,json=joiningCount,proto3" json:"joining_count,omitempty"`
+	// The instances that join, by their ids (`10.0.0.4@-@worker-4`). An id with a bare number at its end is one of Java's.
+	JoiningInstanceIds []string `protobuf:"bytes,4,rep,name=joining_instance_ids,json=joiningInstanceIds,proto3" json:"joining_instance_ids,omitempty"`
+	// The instances that leave and do not come back, by their ids; at most 10000.
+	LeavingInstanceIds []string `protobuf:"bytes,5,rep,name=leaving_instance_ids,json=leavingInstanceIds,proto3" json:"leaving_instance_ids,omitempty"`
+	// The strategy: AVG_ALLOCATION, ODEVITY, ROUND_ROBIN, SINGLE_SHARDING_BALANCE or CONSISTENT_HASH. Empty: as it is.
+	Strategy      string `protobuf:"bytes,6,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanShardingRequest) Reset() {
+	*x = PlanShardingRequest{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanShardingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanShardingRequest) ProtoMessage() {}
+
+func (x *PlanShardingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanShardingRequest.ProtoReflect.Descriptor instead.
+func (*PlanShardingRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PlanShardingRequest) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *PlanShardingRequest) GetShardingTotalCount() uint32 {
+	if x != nil && x.ShardingTotalCount != nil {
+		return *x.ShardingTotalCount
+	}
+	return 0
+}
+
+func (x *PlanShardingRequest) GetJoiningCount() uint32 {
+	if x != nil {
+		return x.JoiningCount
+	}
+	return 0
+}
+
+func (x *PlanShardingRequest) GetJoiningInstanceIds() []string {
+	if x != nil {
+		return x.JoiningInstanceIds
+	}
+	return nil
+}
+
+func (x *PlanShardingRequest) GetLeavingInstanceIds() []string {
+	if x != nil {
+		return x.LeavingInstanceIds
+	}
+	return nil
+}
+
+func (x *PlanShardingRequest) GetStrategy() string {
+	if x != nil {
+		return x.Strategy
+	}
+	return ""
+}
+
+// The assignment after a change.
+type PlanShardingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the nodes were read.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Why all items change hands at once, as in ElasticJob. Empty: they change hands one by one.
+	AllAtOnceReason string `protobuf:"bytes,2,opt,name=all_at_once_reason,json=allAtOnceReason,proto3" json:"all_at_once_reason,omitempty"`
+	// The items that there are now, or would be, ascending.
+	Items []*PlannedItem `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
+	// How many items move.
+	Moves uint32 `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
+	// How many items have to move at least so that each instance gets as many as in this plan. Labels are not counted: they may need
+	// further moves.
+	LeastMoves uint32 `protobuf:"varint,5,opt,name=least_moves,json=leastMoves,proto3" json:"least_moves,omitempty"`
+	// What the plan cannot know, in sentences. Empty: it is exact.
+	Remarks       []string `protobuf:"bytes,6,rep,name=remarks,proto3" json:"remarks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanShardingResponse) Reset() {
+	*x = PlanShardingResponse{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanShardingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanShardingResponse) ProtoMessage() {}
+
+func (x *PlanShardingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanShardingResponse.ProtoReflect.Descriptor instead.
+func (*PlanShardingResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PlanShardingResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+func (x *PlanShardingResponse) GetAllAtOnceReason() string {
+	if x != nil {
+		return x.AllAtOnceReason
+	}
+	return ""
+}
+
+func (x *PlanShardingResponse) GetItems() []*PlannedItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *PlanShardingResponse) GetMoves() uint32 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
+}
+
+func (x *PlanShardingResponse) GetLeastMoves() uint32 {
+	if x != nil {
+		return x.LeastMoves
+	}
+	return 0
+}
+
+func (x *PlanShardingResponse) GetRemarks() []string {
+	if x != nil {
+		return x.Remarks
+	}
+	return nil
+}
+
+// An item before and after a change. It moves if the two instances differ.
+type PlannedItem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
+	// The owner now, online or not. Empty: none.
+	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// The owner after the change. Empty: none, because no instance is left that may get items, or because there is no such item any more.
+	NextInstanceId string `protobuf:"bytes,3,opt,name=next_instance_id,json=nextInstanceId,proto3" json:"next_instance_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlannedItem) Reset() {
+	*x = PlannedItem{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedItem) ProtoMessage() {}
+
+func (x *PlannedItem) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedItem.ProtoReflect.Descriptor instead.
+func (*PlannedItem) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PlannedItem) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *PlannedItem) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *PlannedItem) GetNextInstanceId() string {
+	if x != nil {
+		return x.NextInstanceId
+	}
+	return ""
+}
+
 // Asks for all checks.
 type CheckDeploymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -263,7 +511,7 @@ type CheckDeploymentRequest struct {
 
 func (x *CheckDeploymentRequest) Reset() {
 	*x = CheckDeploymentRequest{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +523,7 @@ func (x *CheckDeploymentRequest) String() string {
 func (*CheckDeploymentRequest) ProtoMessage() {}
 
 func (x *CheckDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +536,7 @@ func (x *CheckDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*CheckDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckDeploymentRequest) GetWithoutJobs() bool {
@@ -319,7 +567,7 @@ type CheckDeploymentResponse struct {
 
 func (x *CheckDeploymentResponse) Reset() {
 	*x = CheckDeploymentResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +579,7 @@ func (x *CheckDeploymentResponse) String() string {
 func (*CheckDeploymentResponse) ProtoMessage() {}
 
 func (x *CheckDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +592,7 @@ func (x *CheckDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*CheckDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CheckDeploymentResponse) GetCategory() string {
@@ -414,7 +662,7 @@ type ExplainJobResponse struct {
 
 func (x *ExplainJobResponse) Reset() {
 	*x = ExplainJobResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +674,7 @@ func (x *ExplainJobResponse) String() string {
 func (*ExplainJobResponse) ProtoMessage() {}
 
 func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +687,7 @@ func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExplainJobResponse) GetAsOf() *timestamppb.Timestamp {
@@ -517,7 +765,7 @@ type ItemExplanation struct {
 
 func (x *ItemExplanation) Reset() {
 	*x = ItemExplanation{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +777,7 @@ func (x *ItemExplanation) String() string {
 func (*ItemExplanation) ProtoMessage() {}
 
 func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +790,7 @@ func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemExplanation.ProtoReflect.Descriptor instead.
 func (*ItemExplanation) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ItemExplanation) GetItem() uint32 {
@@ -605,7 +853,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +865,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +878,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Finding) GetCode() string {
@@ -707,7 +955,7 @@ type FindingSubject struct {
 
 func (x *FindingSubject) Reset() {
 	*x = FindingSubject{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +967,7 @@ func (x *FindingSubject) String() string {
 func (*FindingSubject) ProtoMessage() {}
 
 func (x *FindingSubject) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +980,7 @@ func (x *FindingSubject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindingSubject.ProtoReflect.Descriptor instead.
 func (*FindingSubject) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FindingSubject) GetSubject() isFindingSubject_Subject {
@@ -817,7 +1065,28 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n" +
 	"\x11ExplainJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
-	"\x05items\x18\x02 \x03(\rR\x05items\";\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\"\xa5\x02\n" +
+	"\x13PlanShardingRequest\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x125\n" +
+	"\x14sharding_total_count\x18\x02 \x01(\rH\x00R\x12shardingTotalCount\x88\x01\x01\x12#\n" +
+	"\rjoining_count\x18\x03 \x01(\rR\fjoiningCount\x120\n" +
+	"\x14joining_instance_ids\x18\x04 \x03(\tR\x12joiningInstanceIds\x120\n" +
+	"\x14leaving_instance_ids\x18\x05 \x03(\tR\x12leavingInstanceIds\x12\x1a\n" +
+	"\bstrategy\x18\x06 \x01(\tR\bstrategyB\x17\n" +
+	"\x15_sharding_total_count\"\xf7\x01\n" +
+	"\x14PlanShardingResponse\x12/\n" +
+	"\x05as_of\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12+\n" +
+	"\x12all_at_once_reason\x18\x02 \x01(\tR\x0fallAtOnceReason\x120\n" +
+	"\x05items\x18\x03 \x03(\v2\x1a.sidekeeper.v1.PlannedItemR\x05items\x12\x14\n" +
+	"\x05moves\x18\x04 \x01(\rR\x05moves\x12\x1f\n" +
+	"\vleast_moves\x18\x05 \x01(\rR\n" +
+	"leastMoves\x12\x18\n" +
+	"\aremarks\x18\x06 \x03(\tR\aremarks\"l\n" +
+	"\vPlannedItem\x12\x12\n" +
+	"\x04item\x18\x01 \x01(\rR\x04item\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12(\n" +
+	"\x10next_instance_id\x18\x03 \x01(\tR\x0enextInstanceId\";\n" +
 	"\x16CheckDeploymentRequest\x12!\n" +
 	"\fwithout_jobs\x18\x01 \x01(\bR\vwithoutJobs\"\x89\x02\n" +
 	"\x17CheckDeploymentResponse\x12\x1a\n" +
@@ -875,10 +1144,11 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\x1cFINDING_SEVERITY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FINDING_SEVERITY_INFO\x10\x01\x12\x1c\n" +
 	"\x18FINDING_SEVERITY_WARNING\x10\x02\x12\x1a\n" +
-	"\x16FINDING_SEVERITY_ERROR\x10\x032\xcb\x01\n" +
+	"\x16FINDING_SEVERITY_ERROR\x10\x032\xa4\x02\n" +
 	"\x12DiagnosticsService\x12Q\n" +
 	"\n" +
-	"ExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12b\n" +
+	"ExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12W\n" +
+	"\fPlanSharding\x12\".sidekeeper.v1.PlanShardingRequest\x1a#.sidekeeper.v1.PlanShardingResponse\x12b\n" +
 	"\x0fCheckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
@@ -895,41 +1165,48 @@ func file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_diagnostics_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_sidekeeper_v1_diagnostics_service_proto_goTypes = []any{
 	(CheckOutcome)(0),               // 0: sidekeeper.v1.CheckOutcome
 	(ItemVerdict)(0),                // 1: sidekeeper.v1.ItemVerdict
 	(FindingSeverity)(0),            // 2: sidekeeper.v1.FindingSeverity
 	(*ExplainJobRequest)(nil),       // 3: sidekeeper.v1.ExplainJobRequest
-	(*CheckDeploymentRequest)(nil),  // 4: sidekeeper.v1.CheckDeploymentRequest
-	(*CheckDeploymentResponse)(nil), // 5: sidekeeper.v1.CheckDeploymentResponse
-	(*ExplainJobResponse)(nil),      // 6: sidekeeper.v1.ExplainJobResponse
-	(*ItemExplanation)(nil),         // 7: sidekeeper.v1.ItemExplanation
-	(*Finding)(nil),                 // 8: sidekeeper.v1.Finding
-	(*FindingSubject)(nil),          // 9: sidekeeper.v1.FindingSubject
-	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
+	(*PlanShardingRequest)(nil),     // 4: sidekeeper.v1.PlanShardingRequest
+	(*PlanShardingResponse)(nil),    // 5: sidekeeper.v1.PlanShardingResponse
+	(*PlannedItem)(nil),             // 6: sidekeeper.v1.PlannedItem
+	(*CheckDeploymentRequest)(nil),  // 7: sidekeeper.v1.CheckDeploymentRequest
+	(*CheckDeploymentResponse)(nil), // 8: sidekeeper.v1.CheckDeploymentResponse
+	(*ExplainJobResponse)(nil),      // 9: sidekeeper.v1.ExplainJobResponse
+	(*ItemExplanation)(nil),         // 10: sidekeeper.v1.ItemExplanation
+	(*Finding)(nil),                 // 11: sidekeeper.v1.Finding
+	(*FindingSubject)(nil),          // 12: sidekeeper.v1.FindingSubject
+	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_diagnostics_service_proto_depIdxs = []int32{
-	0,  // 0: sidekeeper.v1.CheckDeploymentResponse.outcome:type_name -> sidekeeper.v1.CheckOutcome
-	8,  // 1: sidekeeper.v1.CheckDeploymentResponse.findings:type_name -> sidekeeper.v1.Finding
-	10, // 2: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
-	7,  // 3: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
-	8,  // 4: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
-	10, // 5: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
-	8,  // 7: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
-	2,  // 8: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
-	9,  // 9: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
-	10, // 10: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	3,  // 11: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
-	4,  // 12: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
-	6,  // 13: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
-	5,  // 14: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 0: sidekeeper.v1.PlanShardingResponse.as_of:type_name -> google.protobuf.Timestamp
+	6,  // 1: sidekeeper.v1.PlanShardingResponse.items:type_name -> sidekeeper.v1.PlannedItem
+	0,  // 2: sidekeeper.v1.CheckDeploymentResponse.outcome:type_name -> sidekeeper.v1.CheckOutcome
+	11, // 3: sidekeeper.v1.CheckDeploymentResponse.findings:type_name -> sidekeeper.v1.Finding
+	13, // 4: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
+	10, // 5: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
+	11, // 6: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
+	13, // 7: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	1,  // 8: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
+	11, // 9: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
+	2,  // 10: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
+	12, // 11: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
+	13, // 12: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	3,  // 13: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
+	4,  // 14: sidekeeper.v1.DiagnosticsService.PlanSharding:input_type -> sidekeeper.v1.PlanShardingRequest
+	7,  // 15: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
+	9,  // 16: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
+	5,  // 17: sidekeeper.v1.DiagnosticsService.PlanSharding:output_type -> sidekeeper.v1.PlanShardingResponse
+	8,  // 18: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_diagnostics_service_proto_init() }
@@ -937,8 +1214,9 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 	if File_sidekeeper_v1_diagnostics_service_proto != nil {
 		return
 	}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2].OneofWrappers = []any{}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6].OneofWrappers = []any{
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5].OneofWrappers = []any{}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9].OneofWrappers = []any{
 		(*FindingSubject_JobName)(nil),
 		(*FindingSubject_Item)(nil),
 		(*FindingSubject_InstanceId)(nil),
@@ -950,7 +1228,7 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_diagnostics_service_proto_rawDesc), len(file_sidekeeper_v1_diagnostics_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

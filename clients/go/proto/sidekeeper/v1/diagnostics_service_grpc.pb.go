@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	DiagnosticsService_ExplainJob_FullMethodName      = "/sidekeeper.v1.DiagnosticsService/ExplainJob"
+	DiagnosticsService_PlanSharding_FullMethodName    = "/sidekeeper.v1.DiagnosticsService/PlanSharding"
 	DiagnosticsService_CheckDeployment_FullMethodName = "/sidekeeper.v1.DiagnosticsService/CheckDeployment"
 )
 
@@ -35,6 +36,15 @@ type DiagnosticsServiceClient interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
 	// job) or UNAVAILABLE (the registry does not answer; call again).
 	ExplainJob(ctx context.Context, in *ExplainJobRequest, opts ...grpc.CallOption) (*ExplainJobResponse, error)
+	// Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+	// what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+	// changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+	// the moves that are due.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+	// knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	PlanSharding(ctx context.Context, in *PlanShardingRequest, opts ...grpc.CallOption) (*PlanShardingResponse, error)
 	// Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
 	// check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
 	//
@@ -55,6 +65,16 @@ func (c *diagnosticsServiceClient) ExplainJob(ctx context.Context, in *ExplainJo
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainJobResponse)
 	err := c.cc.Invoke(ctx, DiagnosticsService_ExplainJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *diagnosticsServiceClient) PlanSharding(ctx context.Context, in *PlanShardingRequest, opts ...grpc.CallOption) (*PlanShardingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanShardingResponse)
+	err := c.cc.Invoke(ctx, DiagnosticsService_PlanSharding_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +112,15 @@ type DiagnosticsServiceServer interface {
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
 	// job) or UNAVAILABLE (the registry does not answer; call again).
 	ExplainJob(context.Context, *ExplainJobRequest) (*ExplainJobResponse, error)
+	// Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+	// what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+	// changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+	// the moves that are due.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+	// knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+	// registry does not answer; call again).
+	PlanSharding(context.Context, *PlanShardingRequest) (*PlanShardingResponse, error)
 	// Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
 	// check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
 	//
@@ -110,6 +139,9 @@ type UnimplementedDiagnosticsServiceServer struct{}
 
 func (UnimplementedDiagnosticsServiceServer) ExplainJob(context.Context, *ExplainJobRequest) (*ExplainJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainJob not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) PlanSharding(context.Context, *PlanShardingRequest) (*PlanShardingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanSharding not implemented")
 }
 func (UnimplementedDiagnosticsServiceServer) CheckDeployment(*CheckDeploymentRequest, grpc.ServerStreamingServer[CheckDeploymentResponse]) error {
 	return status.Error(codes.Unimplemented, "method CheckDeployment not implemented")
@@ -153,6 +185,24 @@ func _DiagnosticsService_ExplainJob_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DiagnosticsService_PlanSharding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanShardingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DiagnosticsServiceServer).PlanSharding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DiagnosticsService_PlanSharding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DiagnosticsServiceServer).PlanSharding(ctx, req.(*PlanShardingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _DiagnosticsService_CheckDeployment_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(CheckDeploymentRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -174,6 +224,10 @@ var DiagnosticsService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainJob",
 			Handler:    _DiagnosticsService_ExplainJob_Handler,
+		},
+		{
+			MethodName: "PlanSharding",
+			Handler:    _DiagnosticsService_PlanSharding_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

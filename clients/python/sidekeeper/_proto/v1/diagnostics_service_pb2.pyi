@@ -137,6 +137,136 @@ class ExplainJobRequest(_message.Message):
 Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
 
 @_typing.final
+class PlanShardingRequest(_message.Message):
+    """A change of a job that is only thought of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
+    JOINING_COUNT_FIELD_NUMBER: _builtins.int
+    JOINING_INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    LEAVING_INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    sharding_total_count: _builtins.int
+    """The number of items, 1 to 10000. Absent: as it is."""
+    joining_count: _builtins.int
+    """How many instances of sidecars join whose ids are not known; together with `joining_instance_ids` at most 1000. The answer has made-up ids
+    for them, with the address 0.0.0.0. Their number of items is right within one; instances with other ids may get other items.
+    """
+    strategy: _builtins.str
+    """The strategy: AVG_ALLOCATION, ODEVITY, ROUND_ROBIN, SINGLE_SHARDING_BALANCE or CONSISTENT_HASH. Empty: as it is."""
+    @_builtins.property
+    def joining_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The instances that join, by their ids (`10.0.0.4@-@worker-4`). An id with a bare number at its end is one of Java's."""
+
+    @_builtins.property
+    def leaving_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The instances that leave and do not come back, by their ids; at most 10000."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        sharding_total_count: _builtins.int | None = ...,
+        joining_count: _builtins.int = ...,
+        joining_instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+        leaving_instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+        strategy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sharding_total_count", b"_sharding_total_count", "sharding_total_count", b"sharding_total_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sharding_total_count", b"_sharding_total_count", "job_name", b"job_name", "joining_count", b"joining_count", "joining_instance_ids", b"joining_instance_ids", "leaving_instance_ids", b"leaving_instance_ids", "sharding_total_count", b"sharding_total_count", "strategy", b"strategy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sharding_total_count: _TypeAlias = _typing.Literal["sharding_total_count"]  # noqa: Y015
+    _WhichOneofArgType__sharding_total_count: _TypeAlias = _typing.Literal["_sharding_total_count", b"_sharding_total_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sharding_total_count) -> _WhichOneofReturnType__sharding_total_count | None: ...
+
+Global___PlanShardingRequest: _TypeAlias = PlanShardingRequest  # noqa: Y015
+
+@_typing.final
+class PlanShardingResponse(_message.Message):
+    """The assignment after a change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AS_OF_FIELD_NUMBER: _builtins.int
+    ALL_AT_ONCE_REASON_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    LEAST_MOVES_FIELD_NUMBER: _builtins.int
+    REMARKS_FIELD_NUMBER: _builtins.int
+    all_at_once_reason: _builtins.str
+    """Why all items change hands at once, as in ElasticJob. Empty: they change hands one by one."""
+    moves: _builtins.int
+    """How many items move."""
+    least_moves: _builtins.int
+    """How many items have to move at least so that each instance gets as many as in this plan. Labels are not counted: they may need
+    further moves.
+    """
+    @_builtins.property
+    def as_of(self) -> _timestamp_pb2.Timestamp:
+        """When the nodes were read."""
+
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedItem]:
+        """The items that there are now, or would be, ascending."""
+
+    @_builtins.property
+    def remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the plan cannot know, in sentences. Empty: it is exact."""
+
+    def __init__(
+        self,
+        *,
+        as_of: _timestamp_pb2.Timestamp | None = ...,
+        all_at_once_reason: _builtins.str = ...,
+        items: _abc.Iterable[Global___PlannedItem] | None = ...,
+        moves: _builtins.int = ...,
+        least_moves: _builtins.int = ...,
+        remarks: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_at_once_reason", b"all_at_once_reason", "as_of", b"as_of", "items", b"items", "least_moves", b"least_moves", "moves", b"moves", "remarks", b"remarks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanShardingResponse: _TypeAlias = PlanShardingResponse  # noqa: Y015
+
+@_typing.final
+class PlannedItem(_message.Message):
+    """An item before and after a change. It moves if the two instances differ."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    NEXT_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    item: _builtins.int
+    """The item."""
+    instance_id: _builtins.str
+    """The owner now, online or not. Empty: none."""
+    next_instance_id: _builtins.str
+    """The owner after the change. Empty: none, because no instance is left that may get items, or because there is no such item any more."""
+    def __init__(
+        self,
+        *,
+        item: _builtins.int = ...,
+        instance_id: _builtins.str = ...,
+        next_instance_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "item", b"item", "next_instance_id", b"next_instance_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedItem: _TypeAlias = PlannedItem  # noqa: Y015
+
+@_typing.final
 class CheckDeploymentRequest(_message.Message):
     """Asks for all checks."""
 

@@ -41,6 +41,11 @@ class DiagnosticsServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.FromString,
                 _registered_method=True)
+        self.PlanSharding = channel.unary_unary(
+                '/sidekeeper.v1.DiagnosticsService/PlanSharding',
+                request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingResponse.FromString,
+                _registered_method=True)
         self.CheckDeployment = channel.unary_stream(
                 '/sidekeeper.v1.DiagnosticsService/CheckDeployment',
                 request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.SerializeToString,
@@ -58,6 +63,20 @@ class DiagnosticsServiceServicer(object):
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
         job) or UNAVAILABLE (the registry does not answer; call again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanSharding(self, request, context):
+        """Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+        what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+        changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+        the moves that are due.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+        knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+        registry does not answer; call again).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +100,11 @@ def add_DiagnosticsServiceServicer_to_server(servicer, server):
                     servicer.ExplainJob,
                     request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.SerializeToString,
+            ),
+            'PlanSharding': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanSharding,
+                    request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingResponse.SerializeToString,
             ),
             'CheckDeployment': grpc.unary_stream_rpc_method_handler(
                     servicer.CheckDeployment,
@@ -117,6 +141,33 @@ class DiagnosticsService(object):
             '/sidekeeper.v1.DiagnosticsService/ExplainJob',
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.ExplainJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanSharding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.DiagnosticsService/PlanSharding',
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.PlanShardingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,16 @@ class DiagnosticsServiceStub:
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
     job) or UNAVAILABLE (the registry does not answer; call again).
     """
+    PlanSharding: _grpc.UnaryUnaryMultiCallable[_diagnostics_service_pb2.PlanShardingRequest, _diagnostics_service_pb2.PlanShardingResponse]
+    """Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+    what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+    changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+    the moves that are due.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+    knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+    registry does not answer; call again).
+    """
     CheckDeployment: _grpc.UnaryStreamMultiCallable[_diagnostics_service_pb2.CheckDeploymentRequest, _diagnostics_service_pb2.CheckDeploymentResponse]
     """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
     check, and one for each job that has a warning or an error. The last message has `jobs_checked`.
@@ -61,6 +71,16 @@ class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
 
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
     job) or UNAVAILABLE (the registry does not answer; call again).
+    """
+    PlanSharding: _aio.UnaryUnaryMultiCallable[_diagnostics_service_pb2.PlanShardingRequest, _diagnostics_service_pb2.PlanShardingResponse]  # type: ignore[assignment]
+    """Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+    what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+    changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+    the moves that are due.
+
+    Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+    knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+    registry does not answer; call again).
     """
     CheckDeployment: _aio.UnaryStreamMultiCallable[_diagnostics_service_pb2.CheckDeploymentRequest, _diagnostics_service_pb2.CheckDeploymentResponse]  # type: ignore[assignment]
     """Checks this sidecar, its session and its settings, and explains all jobs of the namespace that the caller may name: a message for each
@@ -85,6 +105,22 @@ class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the registry has no nodes of the
         job) or UNAVAILABLE (the registry does not answer; call again).
+        """
+
+    @_abc_1.abstractmethod
+    def PlanSharding(
+        self,
+        request: _diagnostics_service_pb2.PlanShardingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_diagnostics_service_pb2.PlanShardingResponse, _abc.Awaitable[_diagnostics_service_pb2.PlanShardingResponse]]:
+        """Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
+        what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+        changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
+        the moves that are due.
+
+        Fails with INVALID_ARGUMENT (a field is wrong, an instance that leaves is not online, one that joins is, or only a Java leader
+        knows its strategy), NOT_FOUND (the registry has no nodes of the job, or no configuration that can be read) or UNAVAILABLE (the
+        registry does not answer; call again).
         """
 
     @_abc_1.abstractmethod
