@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn op_4_each_fault_of_a_sidecar_is_named_alone_and_in_pairs_and_a_sidecar_that_is_well_has_none() {
         type Inflict = fn(&mut Facts);
-        let faults: [(&str, Inflict); 8] = [
+        let faults: [(&str, Inflict); 10] = [
             ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
             ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
             ("REGISTRY_CANNOT_WRITE", |facts| facts.obstacle = Some("the disk is full".to_owned())),
