@@ -155,7 +155,7 @@ pub fn of_backup(error: &BackupError) -> Status {
         BackupError::File(FileError::TooLarge) => Reason::TooMany,
         BackupError::File(error) => {
             let wrong = FieldError::new("chunk", "...", &format!("the bytes of a whole backup; {error}"));
-            return convert::in_fields(&[wrong]).to_status();
+            return convert::InvalidRequest(vec![wrong]).to_status();
         }
         BackupError::Online { .. } => Reason::InstancesOnline,
         BackupError::Differs { .. } => Reason::NamespaceDiffers,

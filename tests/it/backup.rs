@@ -215,7 +215,7 @@ async fn a_file_that_is_no_whole_backup_is_refused_and_changes_nothing() {
         let before = fleet.nodes.tree().await;
         let refused = restore(&sidecar, wrong, |wish| wish.force = true).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
-        assert!(refused.message().contains(why), "{refused}");
+        assert!(refused.message().starts_with("chunk: ") && refused.message().contains(why), "{refused}");
         assert_eq!(fleet.nodes.tree().await, before);
     }
 }
