@@ -125,6 +125,8 @@ pub enum Reason {
     ConfigurationNotEditable,
     /// The namespace has nodes that are not as in the backup.
     NamespaceDiffers,
+    /// The job does not monitor executions.
+    ExecutionsNotMonitored,
 }
 
 impl Reason {
@@ -187,6 +189,7 @@ impl Reason {
         Self::InstancesOnline,
         Self::ConfigurationNotEditable,
         Self::NamespaceDiffers,
+        Self::ExecutionsNotMonitored,
     ];
 
     /// The reason's word, in capitals.
@@ -249,6 +252,7 @@ impl Reason {
             Self::InstancesOnline => "INSTANCES_ONLINE",
             Self::ConfigurationNotEditable => "CONFIGURATION_NOT_EDITABLE",
             Self::NamespaceDiffers => "NAMESPACE_DIFFERS",
+            Self::ExecutionsNotMonitored => "EXECUTIONS_NOT_MONITORED",
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::proto;
 use crate::proto::job_service_server::JobService;
 use crate::reason::Reason;
 use crate::runner::admin;
+use crate::runner::admin::cancel_fleet;
 use crate::runner::admin::change_job::{self, Stop};
 use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
@@ -325,6 +326,9 @@ impl Jobs {
         let (job, items) = named.map_err(|invalid| invalid.to_status())?;
         let id = request_id(&request.request_id).map_err(|error| InvalidRequest(vec![error]).to_status())?;
         let items = (!items.is_empty()).then_some(items);
+        if request.fleet {
+            return self.cancel_fleet(&job, items.as_ref(), id).await;
+        }
         let cancelled = cancel::cancel(&self.attachments, &job, items, id.clone()).await;
         let cancelled = cancelled.map_err(|error| status::of_cancel(&error, id.as_ref()))?;
         let execution = |instance: &InstanceId, execution: Cancelled| proto::CancelledExecution {
@@ -336,7 +340,28 @@ impl Jobs {
         let cancelled = cancelled.into_iter().flat_map(|(instance, executions)| {
             executions.into_iter().map(move |one| execution(&instance, one))
         });
-        Ok(proto::CancelExecutionsResponse { cancelled: cancelled.collect() })
+        Ok(proto::CancelExecutionsResponse {
+            cancelled: cancelled.collect(),
+            ..proto::CancelExecutionsResponse::default()
+        })
+    }
+
+    async fn cancel_fleet(
+        &self,
+        job: &JobName,
+        items: Option<&BTreeSet<Item>>,
+        id: Option<RequestId>,
+    ) -> Result<proto::CancelExecutionsResponse, Status> {
+        self.check_draining()?;
+        let shared = self.attachments.shared();
+        // Without an id nobody repeats the request.
+        let own_id = match &id {
+            Some(id) => id.clone(),
+            None => RequestId::new(&shared.clock.unguessable()),
+        };
+        let concerned = cancel_fleet::cancel(shared, job, items, &own_id).await;
+        let concerned = concerned.map_err(|error| status::of_fleet_cancel(&error, id.as_ref()))?;
+        Ok(jobs::fleet_cancel_to_message(&concerned))
     }
 }
 

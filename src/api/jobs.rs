@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use crate::coordination::admin::cancel_fleet::{Concerned, Reach};
 use crate::coordination::admin::summary::{JobState, JobSummary};
 use crate::coordination::admin::triggers::{Trigger, TriggerState};
 use crate::coordination::admin::update::{Update, etag};
@@ -99,6 +100,28 @@ pub fn job_to_message(job: &JobName, found: &Job, sees_parameters: bool) -> prot
         next_fire_time: state.next_fire_time,
         problems: state.problems,
         parameters_hidden: state.parameters_hidden,
+    }
+}
+
+/// The executions that a cancel of the whole fleet concerns, as the API has them.
+pub fn fleet_cancel_to_message(concerned: &[Concerned]) -> proto::CancelExecutionsResponse {
+    let execution = |one: &Concerned| {
+        let reach = match one.reach {
+            Reach::Sidecar => proto::CancelReach::Sidecar,
+            Reach::Java => proto::CancelReach::Java,
+            Reach::EarlierVersion => proto::CancelReach::EarlierVersion,
+            Reach::NotOnline => proto::CancelReach::NotOnline,
+        };
+        proto::FleetExecution {
+            instance_id: one.instance.to_string(),
+            item: one.item.0,
+            fencing_token: one.token.0,
+            reach: reach.into(),
+        }
+    };
+    proto::CancelExecutionsResponse {
+        cancelled: Vec::new(),
+        fleet_executions: concerned.iter().map(execution).collect(),
     }
 }
 

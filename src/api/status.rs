@@ -18,6 +18,7 @@ use crate::job::JobName;
 use crate::listen::refusal::{refusal, with_metadata};
 use crate::reason::Reason;
 use crate::runner::admin::backup::BackupError;
+use crate::runner::admin::cancel_fleet::FleetCancelError;
 use crate::runner::admin::change_job::ChangeError;
 use crate::runner::admin::explain_job::ExplainError;
 use crate::runner::admin::jobs::ListError;
@@ -98,6 +99,21 @@ pub fn of_cancel(error: &CancelError, request: Option<&RequestId>) -> Status {
         CancelError::TooMany { .. } => Reason::TooMany,
         CancelError::OtherRequest { .. } => Reason::InvalidRequest,
         CancelError::Stopping => Reason::SidecarStopping,
+    };
+    repeatable(reason, error.to_string(), request)
+}
+
+/// Executions of the whole fleet that were not cancelled.
+pub fn of_fleet_cancel(error: &FleetCancelError, request: Option<&RequestId>) -> Status {
+    let reason = match error {
+        FleetCancelError::NoSession | FleetCancelError::Late(..) => Reason::RegistryAway,
+        FleetCancelError::Unwritable { .. } => Reason::RegistryFull,
+        FleetCancelError::Unknown(_) => Reason::JobUnknown,
+        FleetCancelError::NotConfigured(_) => Reason::JobNotConfigured,
+        FleetCancelError::NotMonitored(_) => Reason::ExecutionsNotMonitored,
+        FleetCancelError::NoItem { .. } => Reason::ItemUnknown,
+        FleetCancelError::OtherRequest { .. } => Reason::InvalidRequest,
+        FleetCancelError::Failed { error, .. } => of_registry(error),
     };
     repeatable(reason, error.to_string(), request)
 }

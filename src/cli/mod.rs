@@ -173,9 +173,9 @@ enum Command {
     /// `--yes` is given. A restore that broke off may be repeated. Exit status: 0 if it is done or shown, 1 if the file is wrong, the
     /// sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
     Restore(backup::RestoreArgs),
-    /// Cancels the executions of a job in the applications of one sidecar.
+    /// Cancels the executions of a job in the applications of one sidecar, or of all.
     ///
-    /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
+    /// Prints the cancelled executions, and does not wait for their end; with `--fleet` also those that are not reached. The next fire executes the items as
     /// usual. Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if
     /// another attempt may help.
     Cancel(cancel::CancelArgs),

@@ -67,6 +67,15 @@ impl Registry {
 }
 
 impl RegistryArgs {
+    /// As [`Self::open`], if the command is given with the flag that this needs.
+    pub(super) async fn open_if(&self, given: bool, flag: &str) -> Result<Option<Registry>, Failure> {
+        if self.zookeeper.is_some() && !given {
+            let error = anyhow!("--zookeeper needs {flag}: without a sidecar there is no application");
+            return Err(Failure { code: USAGE, error });
+        }
+        self.open().await
+    }
+
     /// Opens a session. `None`: a sidecar is to be asked.
     pub(super) async fn open(&self) -> Result<Option<Registry>, Failure> {
         let Some(servers) = &self.zookeeper else { return Ok(None) };

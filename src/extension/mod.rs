@@ -11,8 +11,9 @@
 //! | `fires/witness-{instant}`, persistent | nothing; items have missed this fire ([`ledger_entry`]) |
 //! | `checkpoints/{item}`, persistent | [`checkpoint`] |
 //! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
-//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `leaving`, `away` ([`profile`]) |
+//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` ([`profile`]) |
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
+//! | `fleet/cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items ([`cancel_wish`]); later requests delete it after ten minutes |
 //! | `requests/{request id}`, `requests/{request id}.1` and so on, persistent | what an operator's request has done ([`request_record`]); later requests delete it after ten minutes |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //!
@@ -20,6 +21,7 @@
 //!
 //! A reader skips content that it does not know, so that a later version may write more.
 
+pub mod cancel_wish;
 pub mod checkpoint;
 pub mod execution_policy;
 pub mod handoff_plan;

@@ -137,6 +137,21 @@ impl FleetPaths {
         (!name.contains('/')).then_some(name)
     }
 
+    /// The parent of the cancels of whole fleets.
+    pub fn cancels(&self) -> Path {
+        self.root.child("cancels")
+    }
+
+    /// The cancel of a request.
+    pub fn cancel(&self, id: &RequestId) -> Path {
+        self.root.child(&format!("cancels/{id}"))
+    }
+
+    /// Whether this is the path of a cancel.
+    pub fn is_cancel(&self, path: &Path) -> bool {
+        path.relative_to(&self.cancels()).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+    }
+
     /// The plan of the items that change their owner.
     pub fn handoff(&self) -> Path {
         self.root.child("handoff")

@@ -17,6 +17,9 @@ const RENDEZVOUS: &str = "rendezvous";
 /// The line for the witnesses of missed fires.
 const WITNESSES: &str = "witnesses";
 
+/// The line for the cancels of whole fleets.
+const CANCELS: &str = "cancels";
+
 /// The profile that an instance publishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
@@ -29,6 +32,8 @@ pub struct Profile {
     pub rendezvous: bool,
     /// Whether it reads the witnesses of missed fires in the ledger. A sidecar without this line knows only flags.
     pub witnesses: bool,
+    /// Whether it obeys the cancels of whole fleets. A sidecar without this line is of an earlier version.
+    pub cancels: bool,
     /// Whether the instance is about to leave and hands its items over.
     pub leaving: bool,
     /// Whether the instance is detached: it keeps its items and gets no others.
@@ -42,6 +47,7 @@ impl Default for Profile {
             labels: BTreeSet::new(),
             rendezvous: true,
             witnesses: true,
+            cancels: true,
             leaving: false,
             detached: false,
         }
@@ -51,7 +57,7 @@ impl Default for Profile {
 impl Profile {
     /// Reads the node.
     pub fn read(data: &[u8]) -> Self {
-        let mut profile = Self { rendezvous: false, witnesses: false, ..Self::default() };
+        let mut profile = Self { rendezvous: false, witnesses: false, cancels: false, ..Self::default() };
         for line in String::from_utf8_lossy(data).lines() {
             match line.split_once(' ') {
                 None if line == "leaving" => profile.leaving = true,
@@ -62,6 +68,7 @@ impl Profile {
                 }
                 Some(("rule", RENDEZVOUS)) => profile.rendezvous = true,
                 Some(("reads", WITNESSES)) => profile.witnesses = true,
+                Some(("reads", CANCELS)) => profile.cancels = true,
                 Some(("label", label)) if profile.labels.len() < LABELS_MAX => {
                     profile.labels.insert(label.to_owned());
                 }
@@ -76,12 +83,14 @@ impl Profile {
         let labels = self.labels.iter().map(|label| format!("label {label}\n"));
         let rule = self.rendezvous.then(|| format!("rule {RENDEZVOUS}\n"));
         let witnesses = self.witnesses.then(|| format!("reads {WITNESSES}\n"));
+        let cancels = self.cancels.then(|| format!("reads {CANCELS}\n"));
         let leaving = self.leaving.then(|| "leaving\n".to_owned());
         let detached = self.detached.then(|| "away\n".to_owned());
         std::iter::once(format!("weight {}\n", self.weight))
             .chain(labels)
             .chain(rule)
             .chain(witnesses)
+            .chain(cancels)
             .chain(leaving)
             .chain(detached)
             .collect()
@@ -97,11 +106,14 @@ mod tests {
         let labels = ["a", "zone b"].map(str::to_owned).into();
         let profile = Profile { weight: 7, labels, leaving: true, detached: true, ..Profile::default() };
         assert_eq!(Profile::read(profile.write().as_bytes()), profile);
-        let earlier = Profile { rendezvous: false, witnesses: false, ..profile };
+        let earlier = Profile { rendezvous: false, witnesses: false, cancels: false, ..profile };
         assert_eq!(Profile::read(earlier.write().as_bytes()), earlier);
         assert!(!Profile::read(b"rule another\n").rendezvous);
         assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
-        assert_eq!(Profile::read(b"weight 4294967296\nrule rendezvous\nreads witnesses"), Profile::default());
+        assert_eq!(
+            Profile::read(b"weight 4294967296\nrule rendezvous\nreads witnesses\nreads cancels"),
+            Profile::default()
+        );
         let many: String = (0..100).map(|label| format!("label {label}\n")).collect();
         assert_eq!(Profile::read(many.as_bytes()).labels.len(), LABELS_MAX);
     }

@@ -38,6 +38,18 @@ impl RequestId {
         Ok(Self(text.into()))
     }
 
+    /// The id of a request to which its caller has given none. `unguessable`: letters and digits.
+    pub fn new(unguessable: &str) -> Self {
+        Self(
+            unguessable
+                .chars()
+                .filter(char::is_ascii_alphanumeric)
+                .take(Self::MAX_CHARS)
+                .collect::<String>()
+                .into(),
+        )
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -48,7 +48,8 @@ fn code(reason: Reason) -> Code {
         | Reason::SidecarTooOld
         | Reason::InstancesOnline
         | Reason::ConfigurationNotEditable
-        | Reason::NamespaceDiffers => Code::FailedPrecondition,
+        | Reason::NamespaceDiffers
+        | Reason::ExecutionsNotMonitored => Code::FailedPrecondition,
         Reason::JobNotConfigured
         | Reason::JobUnknown
         | Reason::AttachmentUnknown

@@ -35,8 +35,14 @@ pub async fn forget_old(
         OperationResult::Created { path, stat } if path.is_within(&folder) => Some(stat.modified_ms),
         _ => None,
     });
-    let Some(now_ms) = own else { return };
-    let Ok(Some(names)) = session.children(&folder).await else { return };
+    if let Some(now_ms) = own {
+        forget_older(session, &folder, id, now_ms).await;
+    }
+}
+
+/// The same for the children of any folder whose names are ids of requests, at this time of the registry.
+pub async fn forget_older(session: &dyn Session, folder: &Path, id: &RequestId, now_ms: i64) {
+    let Ok(Some(names)) = session.children(folder).await else { return };
     let looked_at = following(names, id).into_iter().filter_map(|name| folder.try_child(&name).ok());
     let nodes = join_all(looked_at.map(|path| session.get(&path))).await;
     let is_old = |modified_ms: i64| modified_ms.saturating_add(REMEMBERED_MS) <= now_ms;

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
-    CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, DisableItemsRequest,
+    CancelExecutionsRequest, CancelExecutionsResponse, CancelReach, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
-    EnableItemsResponse, EnableServersRequest, EnableServersResponse, GetJobRequest, GetJobResponse,
-    InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse, ListTriggersRequest,
-    ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse,
-    ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest,
-    TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse,
+    EnableItemsResponse, EnableServersRequest, EnableServersResponse, FleetExecution, GetJobRequest,
+    GetJobResponse, InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse,
+    ListTriggersRequest, ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest,
+    RemoveServersResponse, ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger,
+    TriggerJobRequest, TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -84,13 +84,28 @@ impl JobService for Scripted {
                 "no application is attached to this sidecar for job `nobody\u{7}`",
             ));
         }
+        if request.fleet {
+            let one = |item, reach: CancelReach| FleetExecution {
+                instance_id: "10.0.0.1@-@\u{1b}[2J".to_owned(),
+                item,
+                fencing_token: 7,
+                reach: reach.into(),
+            };
+            return Ok(Response::new(CancelExecutionsResponse {
+                cancelled: Vec::new(),
+                fleet_executions: vec![one(3, CancelReach::Sidecar), one(4, CancelReach::Java)],
+            }));
+        }
         let cancelled = request.items.into_iter().map(|item| CancelledExecution {
             instance_id: "10.0.0.1@-@\u{1b}[2J".to_owned(),
             item,
             execution_id: format!("abc-{item}"),
             was_waiting: item == 7,
         });
-        Ok(Response::new(CancelExecutionsResponse { cancelled: cancelled.collect() }))
+        Ok(Response::new(CancelExecutionsResponse {
+            cancelled: cancelled.collect(),
+            ..CancelExecutionsResponse::default()
+        }))
     }
 
     async fn list_jobs(
@@ -323,6 +338,19 @@ async fn cancelled_executions_are_printed_as_text_and_as_json() {
         (&value["cancelled"][0]["item"], &value["cancelled"][0]["was_waiting"]),
         (&7.into(), &true.into())
     );
+
+    let fleet = output(sidekeeper(&["cancel", "orders", "--fleet", "--endpoint", &endpoint])).await;
+    let lines: Vec<_> = fleet.stdout.lines().collect();
+    assert!(lines[0].starts_with("cancelled    item 3  of 10.0.0.1@-@"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("not reached  item 4") && lines[1].ends_with("(a Java instance)"),
+        "{lines:?}"
+    );
+    let json = output(sidekeeper(&["cancel", "orders", "--fleet", "--json", "--endpoint", &endpoint])).await;
+    let value: serde_json::Value = serde_json::from_str(json.stdout.trim_end()).unwrap();
+    assert_eq!(value["fleet_executions"][1]["reach"], "CANCEL_REACH_JAVA");
+    let alone = output(sidekeeper(&["cancel", "orders", "--zookeeper", "127.0.0.1:1"])).await;
+    assert_eq!(alone.code, Some(64), "{}", alone.stderr);
 
     let none = output(sidekeeper(&["cancel", "orders", "--endpoint", &endpoint])).await;
     assert_eq!((none.code, none.stdout.as_str()), (Some(0), "nothing is being executed here\n"));

@@ -20,6 +20,7 @@ mod deadline;
 mod departure;
 mod failover;
 mod fleet;
+mod fleet_cancel;
 mod handoff;
 mod instance_name;
 mod item_lock;

@@ -334,6 +334,29 @@ pub fn an_execution_that_an_operator_cancels_is_not_retried() {
 }
 
 #[test]
+fn an_execution_that_a_cancel_of_the_fleet_concerns_is_not_retried() {
+    for seed in 0..SEEDS {
+        let mut world = every_ten_seconds(seed, 1, false, &RETRY);
+        for item in 0..6 {
+            fails(&mut world, item, 1);
+        }
+        world.next_duration_ms = Some(3_000);
+        world.run_for(1_100);
+        // Item 0 has failed and waits; item 1 runs; item 2 is left alone.
+        for open in world.nodes[0].executions.values_mut().filter(|open| open.execute.item == Item(0)) {
+            open.ends = second(10);
+        }
+        world.run_for(300);
+        world.cancel_fleet("one", Some(&[0, 1]));
+        world.run_for(6_050);
+        assert_eq!([0, 1, 2].map(|item| attempts_of(&world, item).len()), [1, 1, 2], "seed {seed}");
+        // The next fire executes the items as usual, and fails no more.
+        world.run_for(5_000);
+        assert_eq!([0, 1].map(|item| attempts_of(&world, item)), [vec![1, 1], vec![1, 1]], "seed {seed}");
+    }
+}
+
+#[test]
 fn p5_a_failed_takeover_is_retried_if_the_instance_owns_the_item_now() {
     for seed in 0..SEEDS {
         let mut world = every_ten_seconds(seed, 2, true, &RETRY);

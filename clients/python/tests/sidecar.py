@@ -380,6 +380,11 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.RemoveJobResponse:
         return job_service_pb2.RemoveJobResponse()
 
+    async def ListTriggers(  # noqa: N802
+        self, request: job_service_pb2.ListTriggersRequest, context: Any
+    ) -> job_service_pb2.ListTriggersResponse:
+        return job_service_pb2.ListTriggersResponse()
+
     async def StopInstances(  # noqa: N802
         self, request: job_service_pb2.StopInstancesRequest, context: Any
     ) -> job_service_pb2.StopInstancesResponse:

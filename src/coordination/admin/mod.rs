@@ -1,6 +1,7 @@
 //! One-shot plans for operators and observers: a view in, a transaction, a refusal or a state out. Pure.
 
 pub mod backup;
+pub mod cancel_fleet;
 pub mod doctor;
 pub mod explain;
 pub mod plan_sharding;

@@ -226,6 +226,6 @@ mod tests {
             }
         }
         assert!(done == ids(&names) && recorded == done);
-        assert_eq!(rounds, 2);
+        assert_eq!(rounds, 3);
     }
 }

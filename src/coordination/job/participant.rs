@@ -216,6 +216,7 @@ impl Participant {
         let (firing, failover, locks) = (&mut self.firing, &mut self.failover, &mut self.locks);
         locks.look(cx, executions, retries, agenda, out);
         retries.take_back_retries(cx, executions, agenda);
+        executions.obey_fleet_cancels(cx, retries, checkpoints, out);
         failover.fail_over(cx, membership.liveness(), executions, agenda, out);
         repair_rotation(cx, out);
         ledger.record_peers(cx);

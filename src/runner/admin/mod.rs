@@ -1,13 +1,14 @@
 //! The calls of operators and the views of observers, which have no instance of their own. Shell.
 //!
 //! [`observer`] follows jobs and shows their status; [`jobs`] lists them; [`backup`] saves and restores them all; [`change_job`] changes and removes
-//! them; [`check_deployment`] checks a sidecar and all its jobs; [`triggers`] lists triggers; [`explain_job`] reads the evidence for an explanation;
+//! them; [`cancel_fleet`] cancels executions of the whole fleet; [`check_deployment`] checks a sidecar and all its jobs; [`triggers`] lists triggers; [`explain_job`] reads the evidence for an explanation;
 //! [`plan_sharding`] reads the nodes for a plan of what would be; [`trigger_job`] and [`switch`] carry out the plans of a trigger and of a disabling
 //! ([`crate::coordination::admin`] makes the plans). All need no application to be attached.
 //!
 //! Must not know attachments and participants.
 
 pub mod backup;
+pub mod cancel_fleet;
 pub mod change_job;
 pub mod check_deployment;
 pub mod explain_job;

@@ -1,8 +1,11 @@
 //! The world from outside: writes of operators and peers, and reads for the tests.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use sidekeeper::extension::cancel_wish::FleetCancel;
+use sidekeeper::job::Item;
 use sidekeeper::registry::Registry;
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
 
@@ -19,6 +22,15 @@ impl World {
         if !created {
             session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap().unwrap();
         }
+    }
+
+    /// An operator cancels the executions of the whole fleet: those of these items, or all.
+    pub fn cancel_fleet(&mut self, request: &str, items: Option<&[u32]>) {
+        let items: Option<BTreeSet<_>> = items.map(|items| items.iter().copied().map(Item).collect());
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns-sidekeeper/job/fleet/cancels").unwrap().child(request);
+        let content = FleetCancel::write(items.as_ref());
+        session.ensure(&path, NodeKind::Persistent, content.as_bytes()).now_or_never().unwrap().unwrap();
     }
 
     /// A Java instance that has been there for a while, so that its scheduler runs, and does nothing.

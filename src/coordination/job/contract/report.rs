@@ -2,6 +2,7 @@
 
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Planned;
+use crate::job::FencingToken;
 use std::sync::Arc;
 
 /// How an execution ended, as the application reports.
@@ -44,6 +45,8 @@ pub(crate) struct Ended {
     pub(crate) planned: Planned,
     pub(crate) ending: Ending,
     pub(crate) cancelled: Option<CancelReason>,
+    /// The transaction that created its running node; `None`: it had none.
+    pub(crate) node: Option<FencingToken>,
 }
 
 /// An [`Outcome`] without its words.

@@ -41,9 +41,9 @@ impl Executions {
             out.push(Effect::ExecutionLost(item));
         }
         if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
-            let (number, planned, cancelled) =
-                (execution.number, execution.planned, execution.limit.cancelled());
-            self.ended.push((item, Ended { number, planned, ending, cancelled }));
+            let (number, planned, node) = (execution.number, execution.planned, execution.node);
+            let cancelled = execution.limit.cancelled();
+            self.ended.push((item, Ended { number, planned, ending, cancelled, node }));
         }
         for (ticket, place) in execution.waiting {
             let Some(report) = self.reports.get_mut(&ticket) else { continue };

@@ -118,7 +118,7 @@ impl Executions {
         };
         let running = self.running().map(|(item, open)| (item, self.id(item, open.number)));
         let running: Vec<_> = running.filter(|(item, id)| wanted(*item, id)).collect();
-        let waiting = retries.failed_attempts().map(|(item, failed)| (item, self.id(item, failed)));
+        let waiting = retries.failed_attempts().map(|(item, failed, _)| (item, self.id(item, failed)));
         let waiting: Vec<_> = waiting.filter(|(item, id)| wanted(*item, id)).collect();
         if !only_named {
             for (item, _) in &running {
@@ -136,7 +136,7 @@ impl Executions {
     }
 
     /// Cancels the running execution of an item for an operator.
-    fn cancel_for_operator(&mut self, cx: &Context, out: &mut Outbox, item: Item) {
+    pub(super) fn cancel_for_operator(&mut self, cx: &Context, out: &mut Outbox, item: Item) {
         let Some(open) = self.open.get_mut(&item) else { return };
         match open.limit.cancelled() {
             None => self.stop_execution(cx, out, item, CancelReason::Operator),

@@ -7,6 +7,7 @@
 pub mod checkpoint;
 mod completion;
 mod deadline;
+mod fleet_cancel;
 mod limit;
 mod restored;
 pub(super) mod retry;
@@ -53,6 +54,8 @@ pub(crate) struct Execution {
     planned: Planned,
     /// When the application got it from this process; monotonic.
     begun: Option<Duration>,
+    /// The transaction that created its running node; `None`: it has none.
+    node: Option<FencingToken>,
     /// The view's revision that showed its running node.
     running_seen: Option<u64>,
     /// The reported result.
@@ -203,10 +206,18 @@ impl Executions {
         self.deadlines.next_retry(now)
     }
 
-    /// The application begins the open execution of an item now. `seen`: the picture's revision that showed its running
-    /// node.
-    pub(crate) fn begins(&mut self, item: Item, execute: Execute, seen: Option<u64>, now: Duration) {
+    /// The application begins the open execution of an item now. `node`: the transaction that created its running node.
+    /// `seen`: the picture's revision that showed that node.
+    pub(crate) fn begins(
+        &mut self,
+        item: Item,
+        execute: Execute,
+        node: Option<FencingToken>,
+        seen: Option<u64>,
+        now: Duration,
+    ) {
         if let Some(open) = self.open.get_mut(&item) {
+            open.node = node;
             open.begun = Some(now);
             open.sent = Some(Box::new(execute));
             open.running_seen = seen;
@@ -269,13 +280,14 @@ impl Executions {
         let number = self.last_number;
         let taken_over = planned.is_first_of(Source::Failover);
         let (state, ending, sent, waiting) = (State::Running, None, None, Vec::new());
-        let (begun, running_seen) = (None, None);
+        let (begun, node, running_seen) = (None, None, None);
         let execution = Execution {
             number,
             state,
             taken_over,
             planned,
             begun,
+            node,
             running_seen,
             ending,
             limit,

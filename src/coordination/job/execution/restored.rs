@@ -102,6 +102,7 @@ impl Executions {
         open.sent = Some(Box::new(execute));
         // A running node that comes later, and whose owner is not known, is not this execution's.
         open.running_seen = seen;
+        open.node = Some(claimed.token);
         if open.limit.cancelled().is_none() {
             self.deadlines.forget(open.number, open.limit);
             open.limit = limit;

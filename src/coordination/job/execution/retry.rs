@@ -25,19 +25,28 @@ use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::job::Item;
+use crate::job::{FencingToken, Item};
 use crate::mutants::mutant;
 
 /// Why a retry is dropped that met an execution of another instance.
 pub(crate) const BUSY_ELSEWHERE: &str = "another instance executes the item";
+
+/// An execution that has failed.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    /// Its number.
+    number: u64,
+    /// The transaction that created its running node; `None`: it had none.
+    node: Option<FencingToken>,
+}
 
 /// A retry that waits for its time.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     /// The planned retry.
     planned: Planned,
-    /// The number of the failed execution.
-    failed: u64,
+    /// The failed execution.
+    failed: Failed,
     /// When it may begin; monotonic.
     at: Duration,
 }
@@ -46,8 +55,8 @@ struct Waiting {
 pub(crate) struct Retries {
     waiting: BTreeMap<Item, Waiting>,
     due: BTreeSet<(Duration, Item)>,
-    /// The numbers of the failed executions whose retries are offered.
-    offered: BTreeMap<Item, u64>,
+    /// The failed executions whose retries are offered.
+    offered: BTreeMap<Item, Failed>,
 }
 
 impl Retries {
@@ -192,7 +201,8 @@ impl Retries {
             }
             let pause = policy.pause_after(attempt);
             let planned = Planned { attempt: attempt.saturating_add(1), ..ended.planned };
-            let waiting = Waiting { planned, failed: ended.number, at: now.mono.saturating_add(pause) };
+            let failed = Failed { number: ended.number, node: ended.node };
+            let waiting = Waiting { planned, failed, at: now.mono.saturating_add(pause) };
             self.insert(item, waiting);
             let attempt = planned.attempt;
             out.push(Effect::Retry(item, RetryNews::Waits { attempt, of: policy.attempts, pause }));
@@ -217,9 +227,12 @@ impl Retries {
         self.drop_retry(checkpoints, out, item, "an operator has cancelled it");
     }
 
-    /// The items with waiting retries, and the number of the attempt that failed.
-    pub(crate) fn failed_attempts(&self) -> impl Iterator<Item = (Item, u64)> + '_ {
-        self.waiting.iter().map(|(item, waiting)| (*item, waiting.failed))
+    /// The items with waiting retries, and of the attempt that failed its number and the transaction that created its
+    /// running node.
+    pub(super) fn failed_attempts(&self) -> impl Iterator<Item = (Item, u64, Option<FencingToken>)> + '_ {
+        let attempt =
+            |(item, waiting): (&Item, &Waiting)| (*item, waiting.failed.number, waiting.failed.node);
+        self.waiting.iter().map(attempt)
     }
 
     fn drop_retry(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item, why: &'static str) {

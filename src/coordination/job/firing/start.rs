@@ -255,7 +255,8 @@ fn begin(
             resumed: false,
         };
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
-        executions.begins(item, execute.clone(), running.map(|running| running.seen), now.mono);
+        let node = created.filter(|_| cx.monitors());
+        executions.begins(item, execute.clone(), node, running.map(|running| running.seen), now.mono);
         // A stream without an assignment gets all open executions together with the assignment.
         if cx.assigned.attached && begins {
             out.notify(cx, Event::Execute(execute));

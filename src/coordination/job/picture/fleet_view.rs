@@ -5,19 +5,21 @@
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
 //! | `members` | nothing; its version grows whenever items change hands otherwise than by a resharding |
-//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `leaving`, `away` |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above |
+//! | `cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: none |
 //!
 //! A line that cannot be read is skipped, so that a later version may add more.
 
 use std::collections::BTreeMap;
 
+use crate::extension::cancel_wish::FleetCancel;
 use crate::extension::handoff_plan::HandoffPlan;
 use crate::extension::name_record::NameRecord;
 use crate::extension::path::FleetPaths;
 use crate::extension::profile::Profile;
-use crate::job::{InstanceId, Item};
+use crate::job::{FencingToken, InstanceId, Item};
 use crate::tree::{Node, NodeChange, Operation, Path, SessionId, Stat, WatchEvent};
 
 /// What a member's node says, and whose it is.
@@ -39,6 +41,7 @@ pub struct FleetView {
     members: BTreeMap<InstanceId, MemberView>,
     names: BTreeMap<String, NameRecord>,
     plan: Option<HandoffPlan>,
+    cancels: BTreeMap<Path, FleetCancel>,
     /// How often items were handed over or renewed; `None`: not known.
     handovers: Option<i32>,
     revision: u64,
@@ -48,7 +51,8 @@ impl FleetView {
     /// A view before the first snapshot.
     pub fn new(paths: FleetPaths) -> Self {
         let (members, names) = (BTreeMap::new(), BTreeMap::new());
-        Self { paths, loaded: false, members, names, plan: None, handovers: None, revision: 0 }
+        let cancels = BTreeMap::new();
+        Self { paths, loaded: false, members, names, plan: None, cancels, handovers: None, revision: 0 }
     }
 
     /// Where its nodes are.
@@ -63,6 +67,7 @@ impl FleetView {
             WatchEvent::Snapshot(nodes) => {
                 self.members.clear();
                 self.names.clear();
+                self.cancels.clear();
                 self.plan = None;
                 self.handovers = None;
                 self.loaded = true;
@@ -88,6 +93,8 @@ impl FleetView {
             self.plan = Some(HandoffPlan::read(data, stat));
         } else if *path == self.paths.members() {
             self.handovers = Some(stat.version);
+        } else if self.paths.is_cancel(path) {
+            self.cancels.insert(path.clone(), FleetCancel::read(data, stat));
         } else if let Some(id) = self.paths.member_of(path) {
             let profile = Profile::read(data);
             let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
@@ -100,6 +107,8 @@ impl FleetView {
     fn remove(&mut self, path: &Path) {
         if *path == self.paths.handoff() {
             self.plan = None;
+        } else if self.cancels.remove(path).is_some() {
+            // It was a cancel.
         } else if let Some(id) = self.paths.member_of(path) {
             self.members.remove(&id);
         } else if let Some(name) = self.paths.name_of(path) {
@@ -156,6 +165,18 @@ impl FleetView {
     /// The nodes of all names.
     pub fn names(&self) -> &BTreeMap<String, NameRecord> {
         &self.names
+    }
+
+    /// Whether an operator has cancelled executions of the whole fleet in the last minutes.
+    pub fn has_cancels(&self) -> bool {
+        !self.cancels.is_empty()
+    }
+
+    /// The latest cancel of an item's executions: those whose running nodes are older are cancelled. `None`: there is none.
+    pub fn cancelled_before(&self, item: Item) -> Option<FencingToken> {
+        let concerns =
+            |cancel: &&FleetCancel| cancel.items.as_ref().is_none_or(|items| items.contains(&item));
+        self.cancels.values().filter(concerns).map(|cancel| cancel.created).max()
     }
 
     /// The leader's plan; `None`: there is none.

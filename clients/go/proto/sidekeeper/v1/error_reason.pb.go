@@ -146,6 +146,8 @@ const (
 	ErrorReason_ERROR_REASON_CONFIGURATION_NOT_EDITABLE ErrorReason = 56
 	// The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION.
 	ErrorReason_ERROR_REASON_NAMESPACE_DIFFERS ErrorReason = 57
+	// The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION.
+	ErrorReason_ERROR_REASON_EXECUTIONS_NOT_MONITORED ErrorReason = 58
 )
 
 // Enum value maps for ErrorReason.
@@ -209,6 +211,7 @@ var (
 		55: "ERROR_REASON_INSTANCES_ONLINE",
 		56: "ERROR_REASON_CONFIGURATION_NOT_EDITABLE",
 		57: "ERROR_REASON_NAMESPACE_DIFFERS",
+		58: "ERROR_REASON_EXECUTIONS_NOT_MONITORED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -269,6 +272,7 @@ var (
 		"ERROR_REASON_INSTANCES_ONLINE":           55,
 		"ERROR_REASON_CONFIGURATION_NOT_EDITABLE": 56,
 		"ERROR_REASON_NAMESPACE_DIFFERS":          57,
+		"ERROR_REASON_EXECUTIONS_NOT_MONITORED":   58,
 	}
 )
 
@@ -303,7 +307,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd5\x0f\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\x80\x10\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -363,7 +367,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\"ERROR_REASON_CONFIGURATION_CHANGED\x106\x12!\n" +
 	"\x1dERROR_REASON_INSTANCES_ONLINE\x107\x12+\n" +
 	"'ERROR_REASON_CONFIGURATION_NOT_EDITABLE\x108\x12\"\n" +
-	"\x1eERROR_REASON_NAMESPACE_DIFFERS\x109Bb\n" +
+	"\x1eERROR_REASON_NAMESPACE_DIFFERS\x109\x12)\n" +
+	"%ERROR_REASON_EXECUTIONS_NOT_MONITORED\x10:Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

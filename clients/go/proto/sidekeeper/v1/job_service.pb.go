@@ -150,6 +150,67 @@ func (TriggerState) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{1}
 }
 
+// Whether a cancel of the whole fleet reaches an execution.
+type CancelReach int32
+
+const (
+	// Not set.
+	CancelReach_CANCEL_REACH_UNSPECIFIED CancelReach = 0
+	// The sidecar of the instance cancels it, as soon as it sees the node; after an interruption of its connection, when that ends.
+	CancelReach_CANCEL_REACH_SIDECAR CancelReach = 1
+	// It is not cancelled: a Java instance executes it.
+	CancelReach_CANCEL_REACH_JAVA CancelReach = 2
+	// It is not cancelled: the sidecar of the instance is of an earlier version. Call `CancelExecutions` at that sidecar.
+	CancelReach_CANCEL_REACH_EARLIER_VERSION CancelReach = 3
+	// The instance is not online: it has crashed, or its application is away for its grace. If it comes back, its sidecar cancels the execution.
+	CancelReach_CANCEL_REACH_NOT_ONLINE CancelReach = 4
+)
+
+// Enum value maps for CancelReach.
+var (
+	CancelReach_name = map[int32]string{
+		0: "CANCEL_REACH_UNSPECIFIED",
+		1: "CANCEL_REACH_SIDECAR",
+		2: "CANCEL_REACH_JAVA",
+		3: "CANCEL_REACH_EARLIER_VERSION",
+		4: "CANCEL_REACH_NOT_ONLINE",
+	}
+	CancelReach_value = map[string]int32{
+		"CANCEL_REACH_UNSPECIFIED":     0,
+		"CANCEL_REACH_SIDECAR":         1,
+		"CANCEL_REACH_JAVA":            2,
+		"CANCEL_REACH_EARLIER_VERSION": 3,
+		"CANCEL_REACH_NOT_ONLINE":      4,
+	}
+)
+
+func (x CancelReach) Enum() *CancelReach {
+	p := new(CancelReach)
+	*p = x
+	return p
+}
+
+func (x CancelReach) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CancelReach) Descriptor() protoreflect.EnumDescriptor {
+	return file_sidekeeper_v1_job_service_proto_enumTypes[2].Descriptor()
+}
+
+func (CancelReach) Type() protoreflect.EnumType {
+	return &file_sidekeeper_v1_job_service_proto_enumTypes[2]
+}
+
+func (x CancelReach) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CancelReach.Descriptor instead.
+func (CancelReach) EnumDescriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{2}
+}
+
 // A page of jobs.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1805,8 +1866,11 @@ type CancelExecutionsRequest struct {
 	// The items whose executions to cancel; at most 10000. Empty: all items.
 	Items []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
 	// An id that the caller chooses for this request, as in `TriggerJobRequest`. A repetition with the same id cancels no execution that has
-	// begun since, and returns what the first call has returned; at another sidecar, too.
-	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// begun since, and returns what the first call has returned; at another sidecar, too. With `fleet` it returns which of the same executions
+	// have not ended.
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Whether to cancel the executions of the whole fleet.
+	Fleet         bool `protobuf:"varint,4,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1862,13 +1926,23 @@ func (x *CancelExecutionsRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *CancelExecutionsRequest) GetFleet() bool {
+	if x != nil {
+		return x.Fleet
+	}
+	return false
+}
+
 // The cancelled executions. Empty: nothing was being executed.
 type CancelExecutionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The executions, ascending by instance and item.
-	Cancelled     []*CancelledExecution `protobuf:"bytes,1,rep,name=cancelled,proto3" json:"cancelled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The executions, ascending by instance and item. Empty with `fleet`.
+	Cancelled []*CancelledExecution `protobuf:"bytes,1,rep,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// With `fleet`: the executions that the call concerns, ascending by item. One that has ended by itself in the same moment may be among them. Of a
+	// repetition: those that have not ended.
+	FleetExecutions []*FleetExecution `protobuf:"bytes,2,rep,name=fleet_executions,json=fleetExecutions,proto3" json:"fleet_executions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CancelExecutionsResponse) Reset() {
@@ -1908,6 +1982,86 @@ func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
 	return nil
 }
 
+func (x *CancelExecutionsResponse) GetFleetExecutions() []*FleetExecution {
+	if x != nil {
+		return x.FleetExecutions
+	}
+	return nil
+}
+
+// An execution that a cancel of the whole fleet concerns.
+type FleetExecution struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The instance that executes it.
+	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// The item.
+	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
+	// The execution's fencing token.
+	FencingToken int64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// Whether it is reached.
+	Reach         CancelReach `protobuf:"varint,4,opt,name=reach,proto3,enum=sidekeeper.v1.CancelReach" json:"reach,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetExecution) Reset() {
+	*x = FleetExecution{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetExecution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetExecution) ProtoMessage() {}
+
+func (x *FleetExecution) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
+func (*FleetExecution) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *FleetExecution) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *FleetExecution) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *FleetExecution) GetFencingToken() int64 {
+	if x != nil {
+		return x.FencingToken
+	}
+	return 0
+}
+
+func (x *FleetExecution) GetReach() CancelReach {
+	if x != nil {
+		return x.Reach
+	}
+	return CancelReach_CANCEL_REACH_UNSPECIFIED
+}
+
 // One cancelled execution.
 type CancelledExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1925,7 +2079,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2091,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2104,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2096,14 +2250,22 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06online\x18\x05 \x01(\bR\x06online\x12#\n" +
-	"\rrunning_items\x18\x06 \x03(\rR\frunningItems\"i\n" +
+	"\rrunning_items\x18\x06 \x03(\rR\frunningItems\"\x7f\n" +
 	"\x17CancelExecutionsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tR\trequestId\"[\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05fleet\x18\x04 \x01(\bR\x05fleet\"\xa5\x01\n" +
 	"\x18CancelExecutionsResponse\x12?\n" +
-	"\tcancelled\x18\x01 \x03(\v2!.sidekeeper.v1.CancelledExecutionR\tcancelled\"\x8d\x01\n" +
+	"\tcancelled\x18\x01 \x03(\v2!.sidekeeper.v1.CancelledExecutionR\tcancelled\x12H\n" +
+	"\x10fleet_executions\x18\x02 \x03(\v2\x1d.sidekeeper.v1.FleetExecutionR\x0ffleetExecutions\"\x9c\x01\n" +
+	"\x0eFleetExecution\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\rR\x04item\x12#\n" +
+	"\rfencing_token\x18\x03 \x01(\x03R\ffencingToken\x120\n" +
+	"\x05reach\x18\x04 \x01(\x0e2\x1a.sidekeeper.v1.CancelReachR\x05reach\"\x8d\x01\n" +
 	"\x12CancelledExecution\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x12\n" +
@@ -2123,7 +2285,13 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x15TRIGGER_STATE_PENDING\x10\x01\x12\x1a\n" +
 	"\x16TRIGGER_STATE_TAKEN_UP\x10\x02\x12\x16\n" +
 	"\x12TRIGGER_STATE_DONE\x10\x03\x12\x19\n" +
-	"\x15TRIGGER_STATE_UNKNOWN\x10\x042\xf3\b\n" +
+	"\x15TRIGGER_STATE_UNKNOWN\x10\x04*\x9b\x01\n" +
+	"\vCancelReach\x12\x1c\n" +
+	"\x18CANCEL_REACH_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CANCEL_REACH_SIDECAR\x10\x01\x12\x15\n" +
+	"\x11CANCEL_REACH_JAVA\x10\x02\x12 \n" +
+	"\x1cCANCEL_REACH_EARLIER_VERSION\x10\x03\x12\x1b\n" +
+	"\x17CANCEL_REACH_NOT_ONLINE\x10\x042\xf3\b\n" +
 	"\n" +
 	"JobService\x12K\n" +
 	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
@@ -2154,94 +2322,98 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_job_service_proto_rawDescData
 }
 
-var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
-	(*ListJobsRequest)(nil),          // 2: sidekeeper.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 3: sidekeeper.v1.ListJobsResponse
-	(*JobSummary)(nil),               // 4: sidekeeper.v1.JobSummary
-	(*GetJobRequest)(nil),            // 5: sidekeeper.v1.GetJobRequest
-	(*GetJobResponse)(nil),           // 6: sidekeeper.v1.GetJobResponse
-	(*UpdateJobRequest)(nil),         // 7: sidekeeper.v1.UpdateJobRequest
-	(*UpdateJobResponse)(nil),        // 8: sidekeeper.v1.UpdateJobResponse
-	(*RemoveJobRequest)(nil),         // 9: sidekeeper.v1.RemoveJobRequest
-	(*RemoveJobResponse)(nil),        // 10: sidekeeper.v1.RemoveJobResponse
-	(*StopInstancesRequest)(nil),     // 11: sidekeeper.v1.StopInstancesRequest
-	(*StopInstancesResponse)(nil),    // 12: sidekeeper.v1.StopInstancesResponse
-	(*RemoveServersRequest)(nil),     // 13: sidekeeper.v1.RemoveServersRequest
-	(*RemoveServersResponse)(nil),    // 14: sidekeeper.v1.RemoveServersResponse
-	(*ServerStatus)(nil),             // 15: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 16: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 17: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 18: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 19: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 20: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 21: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 22: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 23: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 24: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 25: sidekeeper.v1.TriggerJobResponse
-	(*ListTriggersRequest)(nil),      // 26: sidekeeper.v1.ListTriggersRequest
-	(*ListTriggersResponse)(nil),     // 27: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 28: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 29: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 30: sidekeeper.v1.CancelExecutionsResponse
-	(*CancelledExecution)(nil),       // 31: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 32: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 33: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 34: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 36: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 37: google.protobuf.FieldMask
+	(CancelReach)(0),                 // 2: sidekeeper.v1.CancelReach
+	(*ListJobsRequest)(nil),          // 3: sidekeeper.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 4: sidekeeper.v1.ListJobsResponse
+	(*JobSummary)(nil),               // 5: sidekeeper.v1.JobSummary
+	(*GetJobRequest)(nil),            // 6: sidekeeper.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 7: sidekeeper.v1.GetJobResponse
+	(*UpdateJobRequest)(nil),         // 8: sidekeeper.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),        // 9: sidekeeper.v1.UpdateJobResponse
+	(*RemoveJobRequest)(nil),         // 10: sidekeeper.v1.RemoveJobRequest
+	(*RemoveJobResponse)(nil),        // 11: sidekeeper.v1.RemoveJobResponse
+	(*StopInstancesRequest)(nil),     // 12: sidekeeper.v1.StopInstancesRequest
+	(*StopInstancesResponse)(nil),    // 13: sidekeeper.v1.StopInstancesResponse
+	(*RemoveServersRequest)(nil),     // 14: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 15: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 16: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 17: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 18: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 19: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 20: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 21: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 22: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 23: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 24: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 25: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 26: sidekeeper.v1.TriggerJobResponse
+	(*ListTriggersRequest)(nil),      // 27: sidekeeper.v1.ListTriggersRequest
+	(*ListTriggersResponse)(nil),     // 28: sidekeeper.v1.ListTriggersResponse
+	(*Trigger)(nil),                  // 29: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 30: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 31: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 32: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 33: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 34: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 35: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 36: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 37: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 38: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 39: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
-	4,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
+	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	32, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	33, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	15, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	34, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	35, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	36, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
-	32, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	37, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	28, // 10: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	34, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	35, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	16, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	36, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	37, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	38, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	34, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	39, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	29, // 10: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
 	1,  // 11: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	35, // 12: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	31, // 13: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	2,  // 14: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	5,  // 15: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	7,  // 16: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	9,  // 17: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	11, // 18: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	13, // 19: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	24, // 20: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	26, // 21: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	29, // 22: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	16, // 23: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	18, // 24: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	20, // 25: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	22, // 26: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	3,  // 27: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	6,  // 28: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	8,  // 29: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	10, // 30: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	12, // 31: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	14, // 32: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	25, // 33: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	27, // 34: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	30, // 35: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	17, // 36: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	19, // 37: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	21, // 38: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	23, // 39: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	37, // 12: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	33, // 13: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	32, // 14: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 15: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 16: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	6,  // 17: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	8,  // 18: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	10, // 19: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	12, // 20: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	14, // 21: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	25, // 22: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	27, // 23: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	30, // 24: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	17, // 25: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	19, // 26: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	21, // 27: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	23, // 28: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 29: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	7,  // 30: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	9,  // 31: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	11, // 32: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	13, // 33: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	15, // 34: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	26, // 35: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	28, // 36: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	31, // 37: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	18, // 38: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	20, // 39: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	22, // 40: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	24, // 41: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	29, // [29:42] is the sub-list for method output_type
+	16, // [16:29] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -2256,8 +2428,8 @@ func file_sidekeeper_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   30,
+			NumEnums:      3,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -143,6 +143,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
     ERROR_REASON_NAMESPACE_DIFFERS: _ErrorReason.ValueType  # 57
     """The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
+    ERROR_REASON_EXECUTIONS_NOT_MONITORED: _ErrorReason.ValueType  # 58
+    """The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -271,4 +273,6 @@ ERROR_REASON_CONFIGURATION_NOT_EDITABLE: ErrorReason.ValueType  # 56
 """The configuration's document has a form that cannot be edited key by key. As FAILED_PRECONDITION."""
 ERROR_REASON_NAMESPACE_DIFFERS: ErrorReason.ValueType  # 57
 """The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
+ERROR_REASON_EXECUTIONS_NOT_MONITORED: ErrorReason.ValueType  # 58
+"""The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

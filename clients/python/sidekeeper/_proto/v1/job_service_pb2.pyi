@@ -95,6 +95,38 @@ TRIGGER_STATE_UNKNOWN: TriggerState.ValueType  # 4
 """The instance is not online any more, and the trigger is gone: it may have been taken up or not."""
 Global___TriggerState: _TypeAlias = TriggerState  # noqa: Y015
 
+class _CancelReach:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CancelReachEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CancelReach.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CANCEL_REACH_UNSPECIFIED: _CancelReach.ValueType  # 0
+    """Not set."""
+    CANCEL_REACH_SIDECAR: _CancelReach.ValueType  # 1
+    """The sidecar of the instance cancels it, as soon as it sees the node; after an interruption of its connection, when that ends."""
+    CANCEL_REACH_JAVA: _CancelReach.ValueType  # 2
+    """It is not cancelled: a Java instance executes it."""
+    CANCEL_REACH_EARLIER_VERSION: _CancelReach.ValueType  # 3
+    """It is not cancelled: the sidecar of the instance is of an earlier version. Call `CancelExecutions` at that sidecar."""
+    CANCEL_REACH_NOT_ONLINE: _CancelReach.ValueType  # 4
+    """The instance is not online: it has crashed, or its application is away for its grace. If it comes back, its sidecar cancels the execution."""
+
+class CancelReach(_CancelReach, metaclass=_CancelReachEnumTypeWrapper):
+    """Whether a cancel of the whole fleet reaches an execution."""
+
+CANCEL_REACH_UNSPECIFIED: CancelReach.ValueType  # 0
+"""Not set."""
+CANCEL_REACH_SIDECAR: CancelReach.ValueType  # 1
+"""The sidecar of the instance cancels it, as soon as it sees the node; after an interruption of its connection, when that ends."""
+CANCEL_REACH_JAVA: CancelReach.ValueType  # 2
+"""It is not cancelled: a Java instance executes it."""
+CANCEL_REACH_EARLIER_VERSION: CancelReach.ValueType  # 3
+"""It is not cancelled: the sidecar of the instance is of an earlier version. Call `CancelExecutions` at that sidecar."""
+CANCEL_REACH_NOT_ONLINE: CancelReach.ValueType  # 4
+"""The instance is not online: it has crashed, or its application is away for its grace. If it comes back, its sidecar cancels the execution."""
+Global___CancelReach: _TypeAlias = CancelReach  # noqa: Y015
+
 @_typing.final
 class ListJobsRequest(_message.Message):
     """A page of jobs."""
@@ -944,12 +976,16 @@ class CancelExecutionsRequest(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
     request_id: _builtins.str
     """An id that the caller chooses for this request, as in `TriggerJobRequest`. A repetition with the same id cancels no execution that has
-    begun since, and returns what the first call has returned; at another sidecar, too.
+    begun since, and returns what the first call has returned; at another sidecar, too. With `fleet` it returns which of the same executions
+    have not ended.
     """
+    fleet: _builtins.bool
+    """Whether to cancel the executions of the whole fleet."""
     @_builtins.property
     def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The items whose executions to cancel; at most 10000. Empty: all items."""
@@ -960,10 +996,11 @@ class CancelExecutionsRequest(_message.Message):
         job_name: _builtins.str = ...,
         items: _abc.Iterable[_builtins.int] | None = ...,
         request_id: _builtins.str = ...,
+        fleet: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "items", b"items", "job_name", b"job_name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -976,22 +1013,64 @@ class CancelExecutionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CANCELLED_FIELD_NUMBER: _builtins.int
+    FLEET_EXECUTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelledExecution]:
-        """The executions, ascending by instance and item."""
+        """The executions, ascending by instance and item. Empty with `fleet`."""
+
+    @_builtins.property
+    def fleet_executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetExecution]:
+        """With `fleet`: the executions that the call concerns, ascending by item. One that has ended by itself in the same moment may be among them. Of a
+        repetition: those that have not ended.
+        """
 
     def __init__(
         self,
         *,
         cancelled: _abc.Iterable[Global___CancelledExecution] | None = ...,
+        fleet_executions: _abc.Iterable[Global___FleetExecution] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "fleet_executions", b"fleet_executions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelExecutionsResponse: _TypeAlias = CancelExecutionsResponse  # noqa: Y015
+
+@_typing.final
+class FleetExecution(_message.Message):
+    """An execution that a cancel of the whole fleet concerns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    REACH_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The instance that executes it."""
+    item: _builtins.int
+    """The item."""
+    fencing_token: _builtins.int
+    """The execution's fencing token."""
+    reach: Global___CancelReach.ValueType
+    """Whether it is reached."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        fencing_token: _builtins.int = ...,
+        reach: Global___CancelReach.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "reach", b"reach"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetExecution: _TypeAlias = FleetExecution  # noqa: Y015
 
 @_typing.final
 class CancelledExecution(_message.Message):

@@ -106,13 +106,21 @@ class JobServiceStub:
     CancelExecutions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
     and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
-    pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
-    job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
+    pending retries are dropped. Nothing else changes: the next fire executes the items as usual. Answered when the sidecar sends the
+    `Cancel`s, not when the executions have ended.
+
+    With `fleet`, in applications of all sidecars: the call leaves a node in the registry, which the sidecars of the job see. It concerns the
+    executions that had begun before it, and their pending retries; it cancels no later one. The answer says for each of them whether it is
+    reached: ElasticJob has no way to stop an execution of a Java instance, and sidecars of earlier versions do not know such nodes. No
+    application need be attached to this sidecar.
 
     Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
     attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
     FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
-    last two, call the same sidecar again.
+    last two, call the same sidecar again. With `fleet`, at any sidecar: INVALID_ARGUMENT, NOT_FOUND (the registry has no nodes of the job,
+    or no configuration that can be read), FAILED_PRECONDITION (the job does not monitor executions, so that none can be told from a later
+    one, or the registry refuses the node), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN; after the last two, call again with
+    the same `request_id`.
     """
     DisableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
@@ -212,13 +220,21 @@ class JobServiceAsyncStub(JobServiceStub):
     CancelExecutions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]  # type: ignore[assignment]
     """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
     and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
-    pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
-    job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
+    pending retries are dropped. Nothing else changes: the next fire executes the items as usual. Answered when the sidecar sends the
+    `Cancel`s, not when the executions have ended.
+
+    With `fleet`, in applications of all sidecars: the call leaves a node in the registry, which the sidecars of the job see. It concerns the
+    executions that had begun before it, and their pending retries; it cancels no later one. The answer says for each of them whether it is
+    reached: ElasticJob has no way to stop an execution of a Java instance, and sidecars of earlier versions do not know such nodes. No
+    application need be attached to this sidecar.
 
     Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
     attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
     FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
-    last two, call the same sidecar again.
+    last two, call the same sidecar again. With `fleet`, at any sidecar: INVALID_ARGUMENT, NOT_FOUND (the registry has no nodes of the job,
+    or no configuration that can be read), FAILED_PRECONDITION (the job does not monitor executions, so that none can be told from a later
+    one, or the registry refuses the node), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN; after the last two, call again with
+    the same `request_id`.
     """
     DisableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]  # type: ignore[assignment]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
@@ -369,13 +385,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_service_pb2.CancelExecutionsResponse, _abc.Awaitable[_job_service_pb2.CancelExecutionsResponse]]:
         """Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
         and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
-        pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
-        job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
+        pending retries are dropped. Nothing else changes: the next fire executes the items as usual. Answered when the sidecar sends the
+        `Cancel`s, not when the executions have ended.
+
+        With `fleet`, in applications of all sidecars: the call leaves a node in the registry, which the sidecars of the job see. It concerns the
+        executions that had begun before it, and their pending retries; it cancels no later one. The answer says for each of them whether it is
+        reached: ElasticJob has no way to stop an execution of a Java instance, and sidecars of earlier versions do not know such nodes. No
+        application need be attached to this sidecar.
 
         Fails, and cancels nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item) or NOT_FOUND (no application is
         attached to this sidecar for the job). With a `request_id` also as `TriggerJob`, because the registry remembers it: PERMISSION_DENIED,
         FAILED_PRECONDITION, RESOURCE_EXHAUSTED (also because one request cannot name so many executions), UNAVAILABLE or UNKNOWN; after the
-        last two, call the same sidecar again.
+        last two, call the same sidecar again. With `fleet`, at any sidecar: INVALID_ARGUMENT, NOT_FOUND (the registry has no nodes of the job,
+        or no configuration that can be read), FAILED_PRECONDITION (the job does not monitor executions, so that none can be told from a later
+        one, or the registry refuses the node), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN; after the last two, call again with
+        the same `request_id`.
         """
 
     @_abc_1.abstractmethod
