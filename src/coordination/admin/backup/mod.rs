@@ -121,11 +121,15 @@ fn is_missed(place: Place<'_>) -> bool {
 /// The nodes of a job in a backup, of these that were read: its own subtree, and our own nodes. In the order of a restore: the
 /// ledger first, so that no instance starts without it, and the configuration last.
 pub fn of_job(namespace: &Path, job: &JobName, nodes: &[Node], own: &[Node]) -> Vec<Saved> {
-    let own_root = ExtensionPaths::new(namespace, job).root().clone();
+    let own_paths = ExtensionPaths::new(namespace, job);
+    let own_root = own_paths.root().clone();
+    // A cancel that is created anew would concern what runs then, and nobody repeats an old request.
+    let passing = [own_paths.requests(), own_paths.fleet().cancels()];
     let parents: BTreeSet<_> = own.iter().filter_map(|node| node.path.parent()).collect();
     let mut saved: Vec<_> = own
         .iter()
         .filter(|node| node.stat.ephemeral_owner.is_none())
+        .filter(|node| !passing.iter().any(|folder| node.path.is_within(folder)))
         .filter_map(|node| {
             let path = node.path.relative_to(&own_root)?;
             // An empty node is a folder or a fact: the witness of a fire.
@@ -211,6 +215,9 @@ mod tests {
             node("/ns-sidekeeper/bill/fires/0", "1 1 -"),
             node("/ns-sidekeeper/bill/fires/witness-5", ""),
             ephemeral("/ns-sidekeeper/bill/fleet/members/10.0.0.1@-@1"),
+            node("/ns-sidekeeper/bill/fleet/cancels", ""),
+            node("/ns-sidekeeper/bill/fleet/cancels/mine", "all\n"),
+            node("/ns-sidekeeper/bill/requests/mine", "trigger\n"),
         ];
         let saved = of_job(&namespace, &job, &nodes, &own);
         let roots = Roots { namespace: &namespace };
