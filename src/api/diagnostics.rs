@@ -260,7 +260,7 @@ fn finding_to_message(job: &JobName, finding: &Finding) -> proto::Finding {
         code: finding.cause.code().to_owned(),
         severity: severity(finding.cause.severity()).into(),
         subject: Some(proto::FindingSubject { subject: Some(subject) }),
-        message: finding.cause.message(),
+        message: finding.message(),
         remedy: finding.cause.remedy(job),
         paths: finding.paths.iter().map(ToString::to_string).collect(),
         since: finding.since.map(timestamp),

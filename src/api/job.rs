@@ -10,7 +10,8 @@ use crate::config::Role;
 use crate::coordination::admin::switch::{Switch, Wish};
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
-use crate::excerpt::Excerpt;
+use crate::excerpt::{Excerpt, commands};
+use crate::extension::note::{Note, REASON_CHARS_MAX};
 use crate::extension::request_record::RequestId;
 use crate::job::{InstanceId, Item, JobName, NameError, SHARDING_TOTAL_COUNT_MAX};
 use crate::listen::caller::Caller;
@@ -191,9 +192,9 @@ impl JobService for Jobs {
         request: Request<proto::DisableItemsRequest>,
     ) -> Result<Response<proto::DisableItemsResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let proto::DisableItemsRequest { job_name, items } = request.into_inner();
-        let switched =
-            self.switch_items(&caller, "DisableItems", &job_name, &items, Switch::Disabled).await?;
+        let proto::DisableItemsRequest { job_name, items, reason } = request.into_inner();
+        let wish = read_items(&items).map(|items| Wish::Items(items, Switch::Disabled));
+        let switched = self.switch(&caller, "DisableItems", &job_name, wish, &reason).await?;
         Ok(Response::new(proto::DisableItemsResponse { changed_items: numbers(switched) }))
     }
 
@@ -203,7 +204,8 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::EnableItemsResponse>, Status> {
         let caller = Caller::of(request.extensions());
         let proto::EnableItemsRequest { job_name, items } = request.into_inner();
-        let switched = self.switch_items(&caller, "EnableItems", &job_name, &items, Switch::Enabled).await?;
+        let wish = read_items(&items).map(|items| Wish::Items(items, Switch::Enabled));
+        let switched = self.switch(&caller, "EnableItems", &job_name, wish, "").await?;
         Ok(Response::new(proto::EnableItemsResponse { changed_items: numbers(switched) }))
     }
 
@@ -212,9 +214,9 @@ impl JobService for Jobs {
         request: Request<proto::DisableServersRequest>,
     ) -> Result<Response<proto::DisableServersResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let proto::DisableServersRequest { job_name, server_ips } = request.into_inner();
-        let switched =
-            self.switch_servers(&caller, "DisableServers", &job_name, &server_ips, Switch::Disabled).await?;
+        let proto::DisableServersRequest { job_name, server_ips, reason } = request.into_inner();
+        let wish = read_servers(&server_ips).map(|servers| Wish::Servers(servers, Switch::Disabled));
+        let switched = self.switch(&caller, "DisableServers", &job_name, wish, &reason).await?;
         Ok(Response::new(proto::DisableServersResponse { changed_server_ips: addresses(switched) }))
     }
 
@@ -224,8 +226,8 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::EnableServersResponse>, Status> {
         let caller = Caller::of(request.extensions());
         let proto::EnableServersRequest { job_name, server_ips } = request.into_inner();
-        let switched =
-            self.switch_servers(&caller, "EnableServers", &job_name, &server_ips, Switch::Enabled).await?;
+        let wish = read_servers(&server_ips).map(|servers| Wish::Servers(servers, Switch::Enabled));
+        let switched = self.switch(&caller, "EnableServers", &job_name, wish, "").await?;
         Ok(Response::new(proto::EnableServersResponse { changed_server_ips: addresses(switched) }))
     }
 }
@@ -247,49 +249,28 @@ impl Jobs {
         Ok(())
     }
 
-    async fn switch_items(
-        &self,
-        caller: &Caller,
-        method: &str,
-        job_name: &str,
-        items: &[u32],
-        switch: Switch,
-    ) -> Result<Switched, Status> {
-        let wish = read_items(items).map(|items| Wish::Items(items, switch));
-        self.switch(caller, method, job_name, wish).await
-    }
-
-    async fn switch_servers(
-        &self,
-        caller: &Caller,
-        method: &str,
-        job_name: &str,
-        server_ips: &[String],
-        switch: Switch,
-    ) -> Result<Switched, Status> {
-        let wish = read_servers(server_ips).map(|servers| Wish::Servers(servers, switch));
-        self.switch(caller, method, job_name, wish).await
-    }
-
     async fn switch(
         &self,
         caller: &Caller,
         method: &str,
         job_name: &str,
         wish: Result<Wish, FieldError>,
+        reason: &str,
     ) -> Result<Switched, Status> {
         let result = async {
             names::check(caller, job_name)?;
             let job = JobName::parse(job_name).map_err(|error| FieldError::of_job_name("job_name", &error));
-            let (job, wish) = match (job, wish) {
-                (Ok(job), Ok(wish)) => (job, wish),
-                (job, wish) => {
-                    let errors = job.err().into_iter().chain(wish.err()).collect();
+            // The author is what the listener knows of the caller.
+            let note = read_note(&caller.to_string(), reason);
+            let (job, wish, note) = match (job, wish, note) {
+                (Ok(job), Ok(wish), Ok(note)) => (job, wish, note),
+                (job, wish, note) => {
+                    let errors = job.err().into_iter().chain(wish.err()).chain(note.err()).collect();
                     return Err(InvalidRequest(errors).to_status());
                 }
             };
             self.check_draining()?;
-            let switched = switch::switch(self.attachments.shared(), &job, &wish).await;
+            let switched = switch::switch(self.attachments.shared(), &job, &wish, &note).await;
             switched.map_err(|error| status::of_switch(&error))
         };
         let result = result.await;
@@ -376,6 +357,16 @@ fn read_items(items: &[u32]) -> Result<BTreeSet<Item>, FieldError> {
         return Err(FieldError::new("items", &given, &format!("1 to {} items", most())));
     }
     Ok(items.iter().copied().map(Item).collect())
+}
+
+/// The note of a disabling by this author.
+pub fn read_note(author: &str, reason: &str) -> Result<Note, FieldError> {
+    if reason.chars().count() > REASON_CHARS_MAX || reason.chars().any(commands) {
+        let allowed =
+            format!("at most {REASON_CHARS_MAX} characters in one line, without control characters");
+        return Err(FieldError::new("reason", reason, &allowed));
+    }
+    Ok(Note::new(author, reason.trim()))
 }
 
 /// The instances of a request to stop.

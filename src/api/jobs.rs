@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::coordination::admin::cancel_fleet::{Concerned, Reach};
+use crate::coordination::admin::explain::Disabling;
 use crate::coordination::admin::summary::{JobState, JobSummary};
 use crate::coordination::admin::triggers::{Trigger, TriggerState};
 use crate::coordination::admin::update::{Update, etag};
@@ -10,6 +11,8 @@ use crate::elasticjob::config_yaml_editor::Key;
 use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::redaction;
 use crate::excerpt::Excerpt;
+use crate::extension::note::Note;
+use crate::extension::path::Noted;
 use crate::job::JobName;
 use crate::proto;
 use crate::runner::admin::change_job::Updated;
@@ -100,6 +103,7 @@ pub fn job_to_message(job: &JobName, found: &Job, sees_parameters: bool) -> prot
         next_fire_time: state.next_fire_time,
         problems: state.problems,
         parameters_hidden: state.parameters_hidden,
+        disablings: found.disablings.iter().map(disabling_to_message).collect(),
     }
 }
 
@@ -147,6 +151,15 @@ pub fn triggers_to_message(listed: &ListedTriggers) -> proto::ListTriggersRespon
         triggers: listed.triggers.iter().map(trigger).collect(),
         left_out_requests: count(listed.left_out),
     }
+}
+
+fn disabling_to_message(disabling: &Disabling) -> proto::Disabling {
+    let subject = match disabling.about {
+        Noted::Item(item) => proto::disabling::Subject::Item(item.0),
+        Noted::Server(server) => proto::disabling::Subject::ServerIp(server.to_string()),
+    };
+    let Note { author, reason, .. } = disabling.note.clone().unwrap_or_default();
+    proto::Disabling { subject: Some(subject), author, reason, since: disabling.since.map(timestamp) }
 }
 
 /// The wish of a request, and whether it is only to be checked.

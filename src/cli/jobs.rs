@@ -15,10 +15,11 @@ use crate::api::jobs::{self, PAGE_SIZE_MAX};
 use crate::api::status;
 use crate::elasticjob::field_error::FieldError;
 use crate::job::JobName;
+use crate::proto::disabling::Subject;
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{
-    GetJobRequest, GetJobResponse, InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest,
-    ListJobsResponse, ServerStatus,
+    Disabling, GetJobRequest, GetJobResponse, InstanceStatus, ItemStatus, JobState, JobSummary,
+    ListJobsRequest, ListJobsResponse, ServerStatus,
 };
 use crate::runner::admin;
 
@@ -204,10 +205,20 @@ fn in_json(found: &GetJobResponse, part: Part) -> Value {
     let items = || found.items.iter().map(item).collect::<Vec<_>>();
     let instances = || found.instances.iter().map(instance).collect::<Vec<_>>();
     let servers = || found.servers.iter().map(server_in_json).collect::<Vec<_>>();
+    let is_shown = |disabling: &&Disabling| match disabling.subject {
+        Some(Subject::Item(_)) => part != Part::Servers,
+        Some(Subject::ServerIp(_)) => part != Part::Items,
+        None => part == Part::Job,
+    };
+    let disablings = || found.disablings.iter().filter(is_shown).map(disabling_in_json).collect::<Vec<_>>();
     match part {
-        Part::Items => json!({ "job_name": found.job_name, "items": items() }),
+        Part::Items => {
+            json!({ "job_name": found.job_name, "items": items(), "disablings": disablings() })
+        }
         Part::Instances => json!({ "job_name": found.job_name, "instances": instances() }),
-        Part::Servers => json!({ "job_name": found.job_name, "servers": servers() }),
+        Part::Servers => {
+            json!({ "job_name": found.job_name, "servers": servers(), "disablings": disablings() })
+        }
         Part::Job => json!({
             "job_name": found.job_name,
             "configuration": found.configuration.as_ref().map(job_configuration),
@@ -220,6 +231,7 @@ fn in_json(found: &GetJobResponse, part: Part) -> Value {
             "next_fire_time": found.next_fire_time.as_ref().and_then(instant),
             "problems": found.problems.iter().map(problem).collect::<Vec<_>>(),
             "parameters_hidden": found.parameters_hidden,
+            "disablings": disablings(),
         }),
     }
 }
@@ -229,11 +241,37 @@ fn server_in_json(server: &ServerStatus) -> Value {
     json!({ "server_ip": server_ip, "disabled": disabled, "instance_count": instance_count })
 }
 
+fn disabling_in_json(disabling: &Disabling) -> Value {
+    let Disabling { subject, author, reason, since } = disabling;
+    let (item, server_ip) = match subject {
+        Some(Subject::Item(item)) => (Some(item), None),
+        Some(Subject::ServerIp(server)) => (None, Some(server)),
+        None => (None, None),
+    };
+    json!({
+        "item": item,
+        "server_ip": server_ip,
+        "author": author,
+        "reason": reason,
+        "since": since.as_ref().and_then(instant),
+    })
+}
+
+/// Who has disabled something, since when, and why.
+fn disabled_by(found: &GetJobResponse, is_it: impl Fn(&Subject) -> bool) -> String {
+    let known = found.disablings.iter().find(|one| one.subject.as_ref().is_some_and(&is_it));
+    let Some(Disabling { author, reason, since, .. }) = known else { return String::new() };
+    let since = since.as_ref().and_then(instant).map(|since| format!("since {since}"));
+    let author = Some(author).filter(|author| !author.is_empty()).map(|author| format!("by {author}"));
+    let who = since.into_iter().chain(author).collect::<Vec<_>>().join(" ");
+    if reason.is_empty() { who } else { format!("{who}: {reason}") }
+}
+
 fn in_words(found: &GetJobResponse, part: Part) -> String {
     match part {
-        Part::Items => items(&found.items),
+        Part::Items => items(found),
         Part::Instances => instances(&found.instances),
-        Part::Servers => servers(&found.servers),
+        Part::Servers => servers(found),
         Part::Job => whole(found),
     }
 }
@@ -255,11 +293,9 @@ fn whole(found: &GetJobResponse) -> String {
         (document, _) => document.lines().map(|line| format!("  {}\n", printable(line))).collect(),
     };
     let _ = write!(text, "\nconfiguration {}\n{document}", printable(&found.etag));
-    for (title, part) in [
-        ("instances", instances(&found.instances)),
-        ("servers", servers(&found.servers)),
-        ("items", items(&found.items)),
-    ] {
+    for (title, part) in
+        [("instances", instances(&found.instances)), ("servers", servers(found)), ("items", items(found))]
+    {
         let _ = write!(text, "\n{title}\n{part}");
     }
     text
@@ -277,15 +313,17 @@ fn instances(instances: &[InstanceStatus]) -> String {
     table(&["instance", "", ""], instances.iter().map(row))
 }
 
-fn servers(servers: &[ServerStatus]) -> String {
+fn servers(found: &GetJobResponse) -> String {
     let row = |server: &ServerStatus| {
         let state = if server.disabled { "disabled" } else { "enabled" };
-        vec![server.server_ip.clone(), state.to_owned(), server.instance_count.to_string()]
+        let is_it = |subject: &Subject| *subject == Subject::ServerIp(server.server_ip.clone());
+        let count = server.instance_count.to_string();
+        vec![server.server_ip.clone(), state.to_owned(), count, disabled_by(found, is_it)]
     };
-    table(&["server", "state", "instances"], servers.iter().map(row))
+    table(&["server", "state", "instances", "disabled"], found.servers.iter().map(row))
 }
 
-fn items(items: &[ItemStatus]) -> String {
+fn items(found: &GetJobResponse) -> String {
     let row = |item: &ItemStatus| {
         let states = [
             (item.disabled, "disabled"),
@@ -296,9 +334,10 @@ fn items(items: &[ItemStatus]) -> String {
         let states: Vec<_> = states.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
         let owner = if item.instance_id.is_empty() { "none" } else { &item.instance_id };
         let parameter = item.item_parameter.clone().unwrap_or_default();
-        vec![item.item.to_string(), owner.to_owned(), states.join(", "), parameter]
+        let disabled = disabled_by(found, |subject| *subject == Subject::Item(item.item));
+        vec![item.item.to_string(), owner.to_owned(), states.join(", "), parameter, disabled]
     };
-    table(&["item", "owner", "state", "parameter"], items.iter().map(row))
+    table(&["item", "owner", "state", "parameter", "disabled"], found.items.iter().map(row))
 }
 
 /// Rows under a head, in columns.

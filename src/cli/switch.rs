@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use nix::unistd::geteuid;
 use serde_json::json;
 use tonic::transport::Channel;
 
@@ -14,7 +15,8 @@ use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
 use super::{Failure, NOT_CONFIRMED, USAGE, print};
-use crate::api::status;
+use crate::api::convert::InvalidRequest;
+use crate::api::{job, status};
 use crate::coordination::admin::switch::{Switch, Wish};
 use crate::job::{Item, JobName};
 use crate::proto::job_service_client::JobServiceClient;
@@ -57,6 +59,9 @@ pub(super) struct EnableArgs {
 pub(super) struct DisableArgs {
     #[command(flatten)]
     common: EnableArgs,
+    /// Why: one line of at most 200 characters. `explain` and `job` show it with your user, the name of your token or your certificate.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
     /// Do not ask.
     #[arg(long)]
     yes: bool,
@@ -69,25 +74,25 @@ enum Changed {
 }
 
 pub(super) async fn disable(args: DisableArgs) -> Result<ExitCode, Failure> {
-    let DisableArgs { common: args, yes } = args;
+    let DisableArgs { common: args, reason, yes } = args;
     if !yes {
         confirm(&question(&args.job, &args.what))?;
     }
-    let changed = carry_out(&args, Switch::Disabled).await?;
+    let changed = carry_out(&args, Switch::Disabled, reason).await?;
     changed.show("disabled", &args.job, args.json)
 }
 
 pub(super) async fn enable(args: EnableArgs) -> Result<ExitCode, Failure> {
-    let changed = carry_out(&args, Switch::Enabled).await?;
+    let changed = carry_out(&args, Switch::Enabled, String::new()).await?;
     changed.show("enabled", &args.job, args.json)
 }
 
-async fn carry_out(args: &EnableArgs, switch: Switch) -> Result<Changed, Failure> {
+async fn carry_out(args: &EnableArgs, switch: Switch, reason: String) -> Result<Changed, Failure> {
     match args.registry.open().await? {
-        Some(registry) => switch_in(&registry, args, switch).await,
+        Some(registry) => switch_in(&registry, args, switch, &reason).await,
         None => {
             let channel = args.sidecar.sidecar()?.connect().await?;
-            ask(JobServiceClient::new(channel), args, switch).await
+            ask(JobServiceClient::new(channel), args, switch, reason).await
         }
     }
 }
@@ -96,11 +101,12 @@ async fn ask(
     mut client: JobServiceClient<Channel>,
     args: &EnableArgs,
     switch: Switch,
+    reason: String,
 ) -> Result<Changed, Failure> {
     let (job_name, items, server_ips) = (args.job.clone(), args.what.items.clone(), args.what.server_ips());
     let changed = match (items.is_empty(), switch) {
         (true, Switch::Disabled) => {
-            let request = timed(DisableServersRequest { job_name, server_ips })?;
+            let request = timed(DisableServersRequest { job_name, server_ips, reason })?;
             client
                 .disable_servers(request)
                 .await
@@ -114,7 +120,7 @@ async fn ask(
                 .map(|answer| Changed::Servers(answer.into_inner().changed_server_ips))
         }
         (false, Switch::Disabled) => {
-            let request = timed(DisableItemsRequest { job_name, items })?;
+            let request = timed(DisableItemsRequest { job_name, items, reason })?;
             client
                 .disable_items(request)
                 .await
@@ -128,14 +134,23 @@ async fn ask(
     changed.map_err(|status| refused(&status))
 }
 
-async fn switch_in(registry: &Registry, args: &EnableArgs, switch: Switch) -> Result<Changed, Failure> {
-    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
+async fn switch_in(
+    registry: &Registry,
+    args: &EnableArgs,
+    switch: Switch,
+    reason: &str,
+) -> Result<Changed, Failure> {
+    let name = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
     let What { items, servers, .. } = &args.what;
     let wish = match items.is_empty() {
         true => Wish::Servers(servers.iter().copied().collect(), switch),
         false => Wish::Items(items.iter().copied().map(Item).collect(), switch),
     };
-    let switched = switch::switch_in(registry.namespace(), &job, &wish).await;
+    // No listener knows who asks: this is what the machine says of the command.
+    let author = format!("uid {} with `--zookeeper`", geteuid());
+    let note =
+        job::read_note(&author, reason).map_err(|error| failed(&InvalidRequest(vec![error]).to_status()))?;
+    let switched = switch::switch_in(registry.namespace(), &name, &wish, &note).await;
     registry.session.close().await;
     let switched = switched.map_err(|error| failed(&status::of_switch(&error)))?;
     Ok(match wish {

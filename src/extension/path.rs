@@ -1,6 +1,8 @@
 //! The paths of Sidekeeper's own nodes of a job, under a root beside the namespace. No other place spells
 //! their names.
 
+use std::net::Ipv4Addr;
+
 use jiff::Timestamp;
 
 use crate::extension::request_record::RequestId;
@@ -9,6 +11,19 @@ use crate::tree::Path;
 
 /// How the name of a witness begins; the instant of its fire follows, in milliseconds since 1970.
 const WITNESS: &str = "witness-";
+
+/// How the names of notes begin.
+const NOTE_OF_ITEM: &str = "item-";
+const NOTE_OF_SERVER: &str = "server-";
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Noted {
+    /// An item.
+    Item(Item),
+    /// A server of the job.
+    Server(Ipv4Addr),
+}
 
 /// The paths of Sidekeeper's own nodes of one job.
 #[derive(Debug, Clone)]
@@ -150,6 +165,29 @@ impl FleetPaths {
     /// Whether this is the path of a cancel.
     pub fn is_cancel(&self, path: &Path) -> bool {
         path.relative_to(&self.cancels()).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+    }
+
+    /// The parent of the notes.
+    pub fn notes(&self) -> Path {
+        self.root.child("notes")
+    }
+
+    /// The note about the disabling of an item or a server.
+    pub fn note(&self, about: Noted) -> Path {
+        match about {
+            Noted::Item(item) => self.root.child(&format!("notes/{NOTE_OF_ITEM}{item}")),
+            Noted::Server(server) => self.root.child(&format!("notes/{NOTE_OF_SERVER}{server}")),
+        }
+    }
+
+    /// What the note with this path is about. `None`: this is another node.
+    pub fn noted_of(&self, path: &Path) -> Option<Noted> {
+        let name = path.relative_to(&self.root)?.strip_prefix("notes/")?;
+        match (name.strip_prefix(NOTE_OF_ITEM), name.strip_prefix(NOTE_OF_SERVER)) {
+            (Some(item), _) => item.parse().ok().map(|item| Noted::Item(Item(item))),
+            (None, Some(server)) => server.parse().ok().map(Noted::Server),
+            (None, None) => None,
+        }
     }
 
     /// The plan of the items that change their owner.

@@ -156,17 +156,48 @@ pub struct Finding {
     pub paths: Vec<Path>,
     /// Since when, as far as is known.
     pub since: Option<Timestamp>,
+    /// Who has disabled the item or the server, as far as is known.
+    pub disabled_by: Option<DisabledBy>,
+}
+
+/// Who has disabled something, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisabledBy {
+    /// Who.
+    pub author: String,
+    /// Why. Empty: nobody has said it.
+    pub reason: String,
 }
 
 impl Finding {
+    /// A finding that no node shows.
+    pub fn of(cause: Cause) -> Self {
+        Self { cause, paths: Vec::new(), since: None, disabled_by: None }
+    }
+
     /// A finding that one node shows.
     pub fn at(cause: Cause, path: Path) -> Self {
-        Self { cause, paths: vec![path], since: None }
+        Self { paths: vec![path], ..Self::of(cause) }
     }
 
     /// The same, since an instant.
     pub fn since(self, since: Option<Timestamp>) -> Self {
         Self { since, ..self }
+    }
+
+    /// The same, with the one who has disabled the item or the server.
+    pub fn disabled_by(self, disabled_by: Option<DisabledBy>) -> Self {
+        Self { disabled_by, ..self }
+    }
+
+    /// The fault, in one sentence.
+    pub fn message(&self) -> String {
+        let message = self.cause.message();
+        match &self.disabled_by {
+            None => message,
+            Some(DisabledBy { author, reason }) if reason.is_empty() => format!("{message} (by {author})"),
+            Some(DisabledBy { author, reason }) => format!("{message} (by {author}: {reason})"),
+        }
     }
 
     /// The same finding without texts, for a caller without the role `operate`.

@@ -212,6 +212,52 @@ def test_without_any_sidecar_zookeeper_itself_is_asked_and_nothing_is_registered
     assert "no session with ZooKeeper: " in away.stderr
 
 
+def test_who_has_disabled_what_and_why_is_shown_until_it_is_enabled(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    sidecar = applications[0].sidecar
+    us = f"uid {os.geteuid()}"
+    through = ["--endpoint", f"unix://{sidecar.socket}"]
+    itself = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+
+    def command(*words: str) -> str:
+        call = [str(sidekeeper_binary()), *words]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    before = fleet.tree.nodes()
+    command("disable", JOB, "--item", "3", "--reason", "replaying batch 881", "--yes", *through)
+    command("disable", JOB, "--item", "4", "--yes", *itself)
+    # The nodes of the job are those of ElasticJob alone.
+    assert fleet.tree.nodes() == before | {"sharding/3/disabled": ("", 0), "sharding/4/disabled": ("", 0)}
+    for place in (through, itself):
+        shown = json.loads(command("job", JOB, "--json", *place))["disablings"]
+        assert [(one["item"], one["author"], one["reason"]) for one in shown] == [
+            (3, us, "replaying batch 881"),
+            (4, f"{us} with `--zookeeper`", ""),
+        ]
+        table = command("items", JOB, *place).splitlines()
+        assert table[4].endswith(f"by {us}: replaying batch 881")
+        assert table[5].endswith(f"by {us} with `--zookeeper`")
+        said = command("explain", JOB, *place)
+        assert f"the item is disabled (by {us}: replaying batch 881), since " in said
+    # The console enables the item and disables it again: nobody knows who that was.
+    fleet.tree.delete("sharding/3/disabled")
+    fleet.tree.create("sharding/3/disabled")
+    [finding] = explain(sidecar).of(3)
+    assert finding["message"] == "the item is disabled"
+    third = applications[2].sidecar.address
+    command("disable", JOB, "--server", third, "--reason", "disk full", "--yes", *itself)
+    fleet.settle(*applications[:2])
+    assert f"by {us} with `--zookeeper`: disk full" in command("servers", JOB, *through)
+    command("enable", JOB, "--item", "3", "--item", "4", *through)
+    command("enable", JOB, "--all-servers", *through)
+    notes = f"/{fleet.namespace}-sidekeeper/{JOB}/fleet/notes"
+    assert fleet.tree.client.get_children(notes) == []
+    fleet.settle(*applications)
+    assert explain(sidecar).codes() == []
+
+
 def test_a_registry_that_hangs_or_refuses_a_node_is_named_and_nothing_is_changed(fleet: Fleet) -> None:
     application = fleet.application(fleet.sidecar(1, "2s"), cron=NEVER)
     fleet.settle(application)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +326,27 @@ def test_each_call_of_an_operator_is_recorded_with_its_caller(fleet: Fleet, tmp_
         ("TriggerJob", caller, "InvalidArgument"),
         ("Drain", caller, "Ok"),
     ]
+
+
+def test_a_disabling_has_the_name_of_the_callers_token_and_no_other(fleet: Fleet, binary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(line("ana", "operate", "s3cret") + line("board", "view", "l00k"))
+    file.chmod(0o600)
+    sidecar = fleet.sidecar(1, options=["--token-file", str(file)])
+    eventually("it serves", lambda: call(f"unix:{sidecar.socket}", stranger.HEALTH) == "OK")
+    fleet.tree.create("config", f"jobName: {JOB}\nshardingTotalCount: 3\n")
+    endpoint = ["--endpoint", f"unix://{sidecar.socket}"]
+
+    def command(token: str, *words: str) -> str:
+        environment = {**os.environ, "SIDEKEEPER_TOKEN": token}
+        call = [str(binary), *words, *endpoint]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    command("s3cret", "disable", JOB, "--item", "1", "--reason", "replaying batch 881", "--yes")
+    # Who may only look sees it, too.
+    [disabling] = json.loads(command("l00k", "items", JOB, "--json"))["disablings"]
+    assert disabling["author"] == f"uid {os.geteuid()} with token `ana`"
+    assert (disabling["item"], disabling["reason"]) == (1, "replaying batch 881")
+    assert "s3cret" not in fleet.logs()

@@ -38,6 +38,7 @@ mod item_lock;
 mod jobs;
 mod list_triggers;
 mod misfire;
+mod notes;
 mod once;
 mod operator;
 mod plan_sharding;

@@ -14,7 +14,8 @@ async fn jobs(sidecar: &RunningSidecar) -> JobServiceClient<Channel> {
 }
 
 async fn disable(sidecar: &RunningSidecar, job: &str, items: &[u32]) -> Result<Vec<u32>, Status> {
-    let request = DisableItemsRequest { job_name: job.to_owned(), items: items.to_vec() };
+    let request =
+        DisableItemsRequest { job_name: job.to_owned(), items: items.to_vec(), ..Default::default() };
     let mut jobs = jobs(sidecar).await;
     bounded("the answer", jobs.disable_items(request)).await.map(|answer| answer.into_inner().changed_items)
 }
@@ -27,7 +28,7 @@ async fn enable(sidecar: &RunningSidecar, job: &str, items: &[u32]) -> Result<Ve
 
 async fn disable_servers(sidecar: &RunningSidecar, ips: &[&str]) -> Result<Vec<String>, Status> {
     let server_ips = ips.iter().map(ToString::to_string).collect();
-    let request = DisableServersRequest { job_name: JOB.to_owned(), server_ips };
+    let request = DisableServersRequest { job_name: JOB.to_owned(), server_ips, ..Default::default() };
     let mut jobs = jobs(sidecar).await;
     bounded("the answer", jobs.disable_servers(request))
         .await

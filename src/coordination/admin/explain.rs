@@ -12,12 +12,14 @@ use jiff::Timestamp;
 
 use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus};
 use crate::coordination::job::picture::Picture;
-use crate::coordination::job::picture::nodes::{ConfigView, ItemView, ServerStatus};
+use crate::coordination::job::picture::disabling;
+use crate::coordination::job::picture::nodes::{ConfigView, ItemView, NoteView, ServerStatus};
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::extension::path::ExtensionPaths;
-use crate::findings::{Cause, Effect, Finding, Severity, Text};
+use crate::extension::note::Note;
+use crate::extension::path::{ExtensionPaths, Noted};
+use crate::findings::{Cause, DisabledBy, Effect, Finding, Severity, Text};
 use crate::job::{InstanceId, Item, Problem};
 use crate::tree::{Node, Path, WatchEvent};
 
@@ -48,6 +50,21 @@ pub struct ItemExplanation {
     pub owner: Option<InstanceId>,
     /// Whether an instance executes it.
     pub running: bool,
+}
+
+/// An item or a server that is disabled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disabling {
+    /// The item or the server.
+    pub about: Noted,
+    /// Since when, by the registry's clock, as far as is known.
+    pub since: Option<Timestamp>,
+    /// Who has done it, and why. `None`: not known.
+    pub note: Option<Note>,
+}
+
+fn disabled_by(known: &NoteView) -> DisabledBy {
+    DisabledBy { author: known.note.author.clone(), reason: known.note.reason.clone() }
 }
 
 /// Why a job runs or does not run.
@@ -116,6 +133,32 @@ impl Evidence {
         view.servers().map(|ip| (ip, !view.is_enabled(ip), online(ip))).collect()
     }
 
+    /// The items and servers that are disabled.
+    pub fn disablings(&self) -> Vec<Disabling> {
+        let Picture { nodes: view, fleet } = &self.picture;
+        let disabled = view.items().iter().filter(|(_, known)| known.disabled).map(|(item, _)| *item);
+        let of_item = |item| Disabling {
+            about: Noted::Item(item),
+            since: self.written.get(&self.paths.item_child(item, "disabled")).copied(),
+            note: disabling::of_item(view, fleet, item).map(|known| known.note.clone()),
+        };
+        let of_server = |server| Disabling {
+            about: Noted::Server(server),
+            since: self.written.get(&self.paths.server(server)).copied(),
+            note: disabling::of_server(view, fleet, server).map(|known| known.note.clone()),
+        };
+        let servers = view.servers().filter(|server| !view.is_enabled(*server));
+        disabled.map(of_item).chain(servers.map(of_server)).collect()
+    }
+
+    fn item_disabled_by(&self, item: Item) -> Option<DisabledBy> {
+        disabling::of_item(&self.picture.nodes, &self.picture.fleet, item).map(disabled_by)
+    }
+
+    fn server_disabled_by(&self, server: Ipv4Addr) -> Option<DisabledBy> {
+        disabling::of_server(&self.picture.nodes, &self.picture.fleet, server).map(disabled_by)
+    }
+
     /// Explains these items, or all.
     pub fn explain(&self, wanted: &BTreeSet<Item>) -> Explanation {
         let mut findings = self.of_job();
@@ -151,17 +194,15 @@ impl Evidence {
             instances.keys().filter(|id| !is_enabled(id)).filter_map(InstanceId::server_ip).collect();
         let all_are_disabled = !instances.is_empty() && !instances.keys().any(is_enabled);
         for server in disabled.iter().filter(|_| !all_are_disabled) {
-            found.push(self.written(Cause::ServerDisabled(*server), paths.server(*server)));
+            let found_server = self.written(Cause::ServerDisabled(*server), paths.server(*server));
+            found.push(found_server.disabled_by(self.server_disabled_by(*server)));
         }
         if instances.is_empty() {
             found.push(Finding::at(Cause::JobNoInstances, paths.folder(Folder::Instances)));
         } else if all_are_disabled {
             let cause = Cause::JobServersDisabled;
-            found.push(Finding {
-                cause,
-                paths: disabled.iter().map(|server| paths.server(*server)).collect(),
-                since: None,
-            });
+            let paths = disabled.iter().map(|server| paths.server(*server)).collect();
+            found.push(Finding { paths, ..Finding::of(cause) });
         } else if view.leader().is_none() {
             found.push(Finding::at(Cause::LeaderMissing, paths.leader()));
         }
@@ -288,7 +329,7 @@ impl Evidence {
         let times: Option<Vec<_>> = changes.map(|path| self.written.get(&path).copied()).collect();
         let due = times?.into_iter().max().filter(|due| self.is_over(*due))?;
         let paths = vec![paths.leader(), paths.item(free)];
-        Some(Finding { cause: Cause::LeaderHung(leader.clone()), paths, since: Some(due) })
+        Some(Finding { paths, since: Some(due), ..Finding::of(Cause::LeaderHung(leader.clone())) })
     }
 
     fn of_item(&self, item: Item, of_job: Effect) -> ItemExplanation {
@@ -297,7 +338,8 @@ impl Evidence {
         let mut because: Vec<_> = self.of_owner(item, known, of_job).into_iter().collect();
         because.extend(self.of_execution(item, known));
         if known.disabled {
-            because.push(self.written(Cause::ItemDisabled(item), self.paths.item_child(item, "disabled")));
+            let found = self.written(Cause::ItemDisabled(item), self.paths.item_child(item, "disabled"));
+            because.push(found.disabled_by(self.item_disabled_by(item)));
         }
         if self.picture.nodes.failover_items().contains(&item) {
             because.push(self.written(Cause::ItemFailoverWaits(item), self.paths.failover_item(item)));
@@ -338,7 +380,10 @@ impl Evidence {
         }
         let server = id.server_ip()?;
         let is_disabled = !view.is_enabled(server) && of_job != Effect::Blocks;
-        is_disabled.then(|| self.written(Cause::ItemServerDisabled(item, id), paths.server(server)))
+        is_disabled.then(|| {
+            let found = self.written(Cause::ItemServerDisabled(item, id), paths.server(server));
+            found.disabled_by(self.server_disabled_by(server))
+        })
     }
 
     /// Whether the name of an offline instance keeps its items for the grace.
@@ -372,13 +417,13 @@ impl Evidence {
         if let Some(wait) = &status.waiting_for_lock {
             let cause =
                 Cause::ItemWaitsForLock { item, lock: wait.lock.clone(), holder: wait.holder.clone() };
-            found.push(Finding { cause, paths: Vec::new(), since: Some(wait.since) });
+            found.push(Finding::of(cause).since(Some(wait.since)));
         }
         if let Some(last) = &status.last
             && matches!(last.ending, Ending::Failure | Ending::Rejection)
         {
             let cause = Cause::ItemFailing { item, times: last.times, message: Text::of(&last.message) };
-            found.push(Finding { cause, paths: Vec::new(), since: Some(last.since) });
+            found.push(Finding::of(cause).since(Some(last.since)));
         }
         found
     }

@@ -13,7 +13,7 @@ use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::elasticjob::config_yaml_editor::{EditError, Key};
 use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::path::{JobPaths, Place};
-use crate::extension::path::ExtensionPaths;
+use crate::extension::path::{ExtensionPaths, Noted};
 use crate::job::{InstanceId, JobName};
 use crate::registry::Session;
 use crate::runner::admin::Namespace;
@@ -380,7 +380,10 @@ pub async fn remove_servers_in(
                 return Err(ChangeError::Online { job: job.clone(), count, example });
             }
         }
-        let nodes = servers.iter().map(|server| paths.server(*server));
+        // The note of a server that is disabled goes with it.
+        let own_paths = ExtensionPaths::new(namespace.root, job).fleet();
+        let nodes =
+            servers.iter().flat_map(|server| [paths.server(*server), own_paths.note(Noted::Server(*server))]);
         delete_each(&**namespace.session, nodes).await.map_err(failed)
     };
     in_time(namespace, job, removed).await

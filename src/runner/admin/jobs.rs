@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::try_join;
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 
-use crate::coordination::admin::explain::Evidence;
+use crate::coordination::admin::explain::{Disabling, Evidence};
 use crate::coordination::admin::status::JobStatus;
 use crate::coordination::admin::summary::{JobSummary, Nodes};
 use crate::coordination::job::picture::nodes::ServerStatus;
@@ -146,6 +146,8 @@ pub struct Job {
     pub configuration: Option<Node>,
     /// Its servers: the address, whether it is disabled, and how many of its instances are online.
     pub servers: Vec<(Ipv4Addr, bool, usize)>,
+    /// Its items and servers that are disabled.
+    pub disablings: Vec<Disabling>,
 }
 
 /// Reads a job on the sidecar's session, with the last outcomes at this sidecar.
@@ -163,7 +165,8 @@ pub async fn get_in(namespace: Namespace<'_>, job: &JobName) -> Result<Job, Expl
     let nodes = explain_job::read(namespace, job).await?;
     let configuration = nodes.configuration().cloned();
     let evidence: Evidence = nodes.into();
-    Ok(Job { servers: evidence.servers(), status: evidence.status, configuration })
+    let (servers, disablings) = (evidence.servers(), evidence.disablings());
+    Ok(Job { servers, disablings, status: evidence.status, configuration })
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::coordination::admin::switch::{SwitchRefusal, Wish, plan};
-use crate::coordination::job::picture::job_view::JobView;
+use crate::coordination::job::picture::Picture;
 use crate::elasticjob::path::JobPaths;
+use crate::extension::note::Note;
+use crate::extension::path::ExtensionPaths;
 use crate::job::{Item, JobName};
 use crate::runner::admin::Namespace;
 use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
-use crate::tree::{Error, WatchEvent};
+use crate::tree::{Error, NodeKind, WatchEvent};
 
 /// Attempts in a row that fail because nodes have changed.
 const ATTEMPTS_MAX: u32 = 5;
@@ -103,10 +105,16 @@ fn in_words(servers: &BTreeSet<Ipv4Addr>) -> String {
     if more == 0 { named } else { format!("{named} and {more} more") }
 }
 
-/// Makes items or servers as wished, on the sidecar's session.
-pub async fn switch(shared: &Shared, job: &JobName, wish: &Wish) -> Result<Switched, SwitchError> {
+/// Makes items or servers as wished, on the sidecar's session. `note`: who wishes it, and why.
+pub async fn switch(
+    shared: &Shared,
+    job: &JobName,
+    wish: &Wish,
+    note: &Note,
+) -> Result<Switched, SwitchError> {
     let session = shared.current.borrow().clone().ok_or(SwitchError::NoSession)?;
-    switch_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job, wish).await
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    switch_in(namespace, job, wish, note).await
 }
 
 /// The same, on another session.
@@ -114,9 +122,10 @@ pub async fn switch_in(
     namespace: Namespace<'_>,
     job: &JobName,
     wish: &Wish,
+    note: &Note,
 ) -> Result<Switched, SwitchError> {
     tokio::select! {
-        switched = switch_at_once(namespace, job, wish) => switched,
+        switched = switch_at_once(namespace, job, wish, note) => switched,
         () = namespace.clock.sleep(LIMIT) => Err(SwitchError::Late(job.clone())),
     }
 }
@@ -125,23 +134,26 @@ async fn switch_at_once(
     namespace: Namespace<'_>,
     job: &JobName,
     wish: &Wish,
+    note: &Note,
 ) -> Result<Switched, SwitchError> {
     let Namespace { session, root, clock } = namespace;
     if let Some(obstacle) = session.obstacle() {
         return Err(SwitchError::Unwritable { job: job.clone(), obstacle });
     }
-    let paths = JobPaths::new(root, job);
+    let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
+    let failed = |error| SwitchError::Failed { job: job.clone(), error };
     let mut switched = Switched::default();
     let mut attempt = 0;
     loop {
-        let nodes = snapshot::read(&**session, paths.root()).await;
-        let nodes = nodes.map_err(|error| SwitchError::Failed { job: job.clone(), error })?;
+        let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
         if nodes.is_empty() {
             return Err(SwitchError::Unknown(job.clone()));
         }
-        let mut view = JobView::new(paths.root().clone());
-        view.apply(WatchEvent::Snapshot(nodes), clock.now());
-        let plan = plan(&paths, &view, wish).map_err(|refusal| match refusal {
+        let fleet = snapshot::read(&**session, own_paths.fleet().root()).await.map_err(failed)?;
+        let mut picture = Picture::unknown(&paths, &own_paths);
+        picture.apply_nodes(WatchEvent::Snapshot(nodes), clock.now());
+        picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        let plan = plan(&paths, &picture, wish, note).map_err(|refusal| match refusal {
             SwitchRefusal::NotConfigured => SwitchError::NotConfigured(job.clone()),
             SwitchRefusal::NoItem(item, total) => SwitchError::NoItem { job: job.clone(), item, total },
             SwitchRefusal::NoServer(server, known) => {
@@ -151,19 +163,23 @@ async fn switch_at_once(
         if plan.transaction.is_empty() {
             return Ok(switched);
         }
+        if wish.disables() {
+            let notes = own_paths.fleet().notes();
+            session.ensure(&notes, NodeKind::Persistent, b"").await.map_err(failed)?;
+        }
         match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
             Ok(_) => {
                 attempt = 0;
                 switched.items.extend(plan.items);
                 switched.servers.extend(plan.servers);
             }
-            Err(last @ (Error::NoNode(_) | Error::NodeExists(_))) => {
+            Err(last @ (Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_))) => {
                 attempt += 1;
                 if attempt == ATTEMPTS_MAX {
                     return Err(SwitchError::Changing { job: job.clone(), last });
                 }
             }
-            Err(error) => return Err(SwitchError::Failed { job: job.clone(), error }),
+            Err(error) => return Err(failed(error)),
         }
     }
 }

@@ -8,16 +8,19 @@
 //! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above |
 //! | `cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items |
+//! | `notes/{subject}`, persistent | who has disabled an item or a server, and why |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: none |
 //!
 //! A line that cannot be read is skipped, so that a later version may add more.
 
 use std::collections::BTreeMap;
 
+use crate::coordination::job::picture::nodes::{NoteView, stat_time};
 use crate::extension::cancel_wish::FleetCancel;
 use crate::extension::handoff_plan::HandoffPlan;
 use crate::extension::name_record::NameRecord;
-use crate::extension::path::FleetPaths;
+use crate::extension::note::Note;
+use crate::extension::path::{FleetPaths, Noted};
 use crate::extension::profile::Profile;
 use crate::job::{FencingToken, InstanceId, Item};
 use crate::tree::{Node, NodeChange, Operation, Path, SessionId, Stat, WatchEvent};
@@ -40,6 +43,7 @@ pub struct FleetView {
     loaded: bool,
     members: BTreeMap<InstanceId, MemberView>,
     names: BTreeMap<String, NameRecord>,
+    notes: BTreeMap<Noted, NoteView>,
     plan: Option<HandoffPlan>,
     cancels: BTreeMap<Path, FleetCancel>,
     /// How often items were handed over or renewed; `None`: not known.
@@ -50,9 +54,19 @@ pub struct FleetView {
 impl FleetView {
     /// A view before the first snapshot.
     pub fn new(paths: FleetPaths) -> Self {
-        let (members, names) = (BTreeMap::new(), BTreeMap::new());
+        let (members, names, notes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let cancels = BTreeMap::new();
-        Self { paths, loaded: false, members, names, plan: None, cancels, handovers: None, revision: 0 }
+        Self {
+            paths,
+            loaded: false,
+            members,
+            names,
+            notes,
+            plan: None,
+            cancels,
+            handovers: None,
+            revision: 0,
+        }
     }
 
     /// Where its nodes are.
@@ -68,6 +82,7 @@ impl FleetView {
                 self.members.clear();
                 self.names.clear();
                 self.cancels.clear();
+                self.notes.clear();
                 self.plan = None;
                 self.handovers = None;
                 self.loaded = true;
@@ -101,6 +116,10 @@ impl FleetView {
             self.members.insert(id, member);
         } else if let Some(name) = self.paths.name_of(path) {
             self.names.insert(name.to_owned(), NameRecord::read(data, stat.version));
+        } else if let Some(about) = self.paths.noted_of(path) {
+            let (note, written) = (Note::read(data), stat_time(stat));
+            self.notes
+                .insert(about, NoteView { note, written, changed: stat.modified, version: stat.version });
         }
     }
 
@@ -113,6 +132,8 @@ impl FleetView {
             self.members.remove(&id);
         } else if let Some(name) = self.paths.name_of(path) {
             self.names.remove(name);
+        } else if let Some(about) = self.paths.noted_of(path) {
+            self.notes.remove(&about);
         }
     }
 
@@ -177,6 +198,11 @@ impl FleetView {
         let concerns =
             |cancel: &&FleetCancel| cancel.items.as_ref().is_none_or(|items| items.contains(&item));
         self.cancels.values().filter(concerns).map(|cancel| cancel.created).max()
+    }
+
+    /// The note about an item or a server, also if it is about an earlier disabling; `None`: there is none.
+    pub fn note(&self, about: Noted) -> Option<&NoteView> {
+        self.notes.get(&about)
     }
 
     /// The leader's plan; `None`: there is none.

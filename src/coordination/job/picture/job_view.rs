@@ -29,6 +29,15 @@ use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 /// message and a log when an operator has filled the folder.
 pub const NAMED_OF_FOLDER_MAX: usize = 20;
 
+/// A server's node.
+#[derive(Debug, Clone, Copy)]
+struct ServerView {
+    status: ServerStatus,
+    version: i32,
+    /// The transaction that changed it last.
+    changed: Zxid,
+}
+
 /// The job's subtree.
 #[derive(Debug, Clone, Default)]
 pub struct JobView {
@@ -42,7 +51,7 @@ pub struct JobView {
     /// The configuration that is expected: an equal one is not kept twice.
     expected: Option<Arc<JobConfiguration>>,
     folders: BTreeSet<Folder>,
-    servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
+    servers: BTreeMap<Ipv4Addr, ServerView>,
     instances: BTreeMap<InstanceId, InstanceView>,
     /// How many of the instances are Java's.
     java_instances: usize,
@@ -175,8 +184,10 @@ impl JobView {
                 self.misfired.insert(item);
                 self.misfired_revision += 1;
             }
-            (Place::Disabled(item), _) => {
-                self.item_mut(item).disabled = true;
+            (Place::Disabled(item), content) => {
+                let view = self.item_mut(item);
+                view.disabled = true;
+                view.disabled_in = content.map(|(_, stat)| stat.created);
                 self.membership_revision += 1;
             }
             (Place::FailoverItem(item), _) => {
@@ -212,7 +223,7 @@ impl JobView {
                 self.config_stat = Some(stat);
                 self.put_config(path, data);
             }
-            Place::Server(ip) => self.put_server(path, ip, data, stat.version),
+            Place::Server(ip) => self.put_server(path, ip, data, stat),
             Place::Instance(id) => self.put_instance(path, id, data, stat),
             Place::Leader => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
@@ -285,7 +296,7 @@ impl JobView {
         }
     }
 
-    fn put_server(&mut self, path: &Path, ip: &str, data: &[u8], version: i32) {
+    fn put_server(&mut self, path: &Path, ip: &str, data: &[u8], stat: Stat) {
         let Ok(address) = ip.parse() else {
             let text = format!("`{}` is not an IPv4 address; delete the node", Excerpt::of(ip));
             self.record_problem(path, text);
@@ -296,7 +307,8 @@ impl JobView {
             let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
             self.record_problem(path, text.to_owned());
         }
-        self.servers.insert(address, (status, version));
+        let (version, changed) = (stat.version, stat.modified);
+        self.servers.insert(address, ServerView { status, version, changed });
         self.membership_revision += 1;
     }
 
@@ -406,7 +418,8 @@ impl JobView {
                 self.misfired_revision += 1;
             }
             Place::Disabled(item) => {
-                self.item_mut(item).disabled = false;
+                let view = self.item_mut(item);
+                (view.disabled, view.disabled_in) = (false, None);
                 self.membership_revision += 1;
             }
             Place::Failover(item) => {
@@ -524,12 +537,17 @@ impl JobView {
 
     /// A server's status; `None`: it has no node.
     pub fn server(&self, ip: Ipv4Addr) -> Option<ServerStatus> {
-        self.servers.get(&ip).map(|(status, _)| *status)
+        self.servers.get(&ip).map(|server| server.status)
     }
 
     /// The version of a server's node; `None`: it has none.
     pub fn server_version(&self, ip: Ipv4Addr) -> Option<i32> {
-        self.servers.get(&ip).map(|(_, version)| *version)
+        self.servers.get(&ip).map(|server| server.version)
+    }
+
+    /// The transaction that changed a server's node last; `None`: it has none.
+    pub fn server_changed(&self, ip: Ipv4Addr) -> Option<Zxid> {
+        self.servers.get(&ip).map(|server| server.changed)
     }
 
     /// Whether a server is enabled.

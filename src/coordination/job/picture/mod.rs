@@ -6,6 +6,7 @@
 //! not see them until they are read; the others go on with the events of the old watch.
 
 pub mod difference;
+pub mod disabling;
 pub mod fleet_view;
 pub mod job_view;
 pub mod nodes;

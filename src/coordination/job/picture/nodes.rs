@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::extension::note::Note;
 use crate::job::{FencingToken, InstanceId, JobConfiguration};
 use crate::tree::{SessionId, Stat, Zxid};
 
@@ -127,12 +128,34 @@ pub struct ItemView {
     pub misfire: bool,
     /// Whether an operator disabled it.
     pub disabled: bool,
+    /// The transaction that did, as far as is known.
+    pub disabled_in: Option<Zxid>,
     /// The instance that has taken it over, according to the ephemeral node.
     pub failover: Option<Taker>,
     /// The instance that has taken it over, according to the persistent node.
     pub failovering: Option<Taker>,
     /// Other nodes of the item.
     pub others: BTreeSet<String>,
+}
+
+/// A note, and its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoteView {
+    /// Its content.
+    pub note: Note,
+    /// When it was written, by the registry's clock.
+    pub written: Option<Timestamp>,
+    /// The transaction that wrote it.
+    pub changed: Zxid,
+    /// The version of the node.
+    pub version: i32,
+}
+
+impl NoteView {
+    /// Whether it is about the disabling by this transaction.
+    pub fn is_about(&self, disabled_in: Zxid) -> bool {
+        self.note.disabled_in.unwrap_or(self.changed) == disabled_in
+    }
 }
 
 /// The configuration as the registry has it.

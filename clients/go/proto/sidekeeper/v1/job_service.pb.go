@@ -502,8 +502,10 @@ type GetJobResponse struct {
 	Problems []*Problem `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Whether the caller may not see the job's parameters, because it lacks the role `operate`.
 	ParametersHidden bool `protobuf:"varint,11,opt,name=parameters_hidden,json=parametersHidden,proto3" json:"parameters_hidden,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The items and servers that are disabled: items ascending, then servers ascending.
+	Disablings    []*Disabling `protobuf:"bytes,12,rep,name=disablings,proto3" json:"disablings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetJobResponse) Reset() {
@@ -613,6 +615,127 @@ func (x *GetJobResponse) GetParametersHidden() bool {
 	return false
 }
 
+func (x *GetJobResponse) GetDisablings() []*Disabling {
+	if x != nil {
+		return x.Disablings
+	}
+	return nil
+}
+
+// An item or a server that an operator has disabled.
+type Disabling struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item or the server.
+	//
+	// Types that are valid to be assigned to Subject:
+	//
+	//	*Disabling_Item
+	//	*Disabling_ServerIp
+	Subject isDisabling_Subject `protobuf_oneof:"subject"`
+	// Who has done it: the user, the name of the token, the certificate. Empty: not known, because ElasticJob's console did, for example.
+	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
+	// Why. Empty: nobody has said it.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when, by the registry's clock. Absent: not known.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disabling) Reset() {
+	*x = Disabling{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disabling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disabling) ProtoMessage() {}
+
+func (x *Disabling) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disabling.ProtoReflect.Descriptor instead.
+func (*Disabling) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Disabling) GetSubject() isDisabling_Subject {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+func (x *Disabling) GetItem() uint32 {
+	if x != nil {
+		if x, ok := x.Subject.(*Disabling_Item); ok {
+			return x.Item
+		}
+	}
+	return 0
+}
+
+func (x *Disabling) GetServerIp() string {
+	if x != nil {
+		if x, ok := x.Subject.(*Disabling_ServerIp); ok {
+			return x.ServerIp
+		}
+	}
+	return ""
+}
+
+func (x *Disabling) GetAuthor() string {
+	if x != nil {
+		return x.Author
+	}
+	return ""
+}
+
+func (x *Disabling) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Disabling) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+type isDisabling_Subject interface {
+	isDisabling_Subject()
+}
+
+type Disabling_Item struct {
+	// This item of the job.
+	Item uint32 `protobuf:"varint,1,opt,name=item,proto3,oneof"`
+}
+
+type Disabling_ServerIp struct {
+	// The server with this address.
+	ServerIp string `protobuf:"bytes,2,opt,name=server_ip,json=serverIp,proto3,oneof"`
+}
+
+func (*Disabling_Item) isDisabling_Subject() {}
+
+func (*Disabling_ServerIp) isDisabling_Subject() {}
+
 // The change of a configuration.
 type UpdateJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -636,7 +759,7 @@ type UpdateJobRequest struct {
 
 func (x *UpdateJobRequest) Reset() {
 	*x = UpdateJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +771,7 @@ func (x *UpdateJobRequest) String() string {
 func (*UpdateJobRequest) ProtoMessage() {}
 
 func (x *UpdateJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +784,7 @@ func (x *UpdateJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJobRequest.ProtoReflect.Descriptor instead.
 func (*UpdateJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UpdateJobRequest) GetJobName() string {
@@ -722,7 +845,7 @@ type UpdateJobResponse struct {
 
 func (x *UpdateJobResponse) Reset() {
 	*x = UpdateJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +857,7 @@ func (x *UpdateJobResponse) String() string {
 func (*UpdateJobResponse) ProtoMessage() {}
 
 func (x *UpdateJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +870,7 @@ func (x *UpdateJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJobResponse.ProtoReflect.Descriptor instead.
 func (*UpdateJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UpdateJobResponse) GetEtag() string {
@@ -787,7 +910,7 @@ type RemoveJobRequest struct {
 
 func (x *RemoveJobRequest) Reset() {
 	*x = RemoveJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +922,7 @@ func (x *RemoveJobRequest) String() string {
 func (*RemoveJobRequest) ProtoMessage() {}
 
 func (x *RemoveJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +935,7 @@ func (x *RemoveJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveJobRequest.ProtoReflect.Descriptor instead.
 func (*RemoveJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveJobRequest) GetJobName() string {
@@ -847,7 +970,7 @@ type RemoveJobResponse struct {
 
 func (x *RemoveJobResponse) Reset() {
 	*x = RemoveJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +982,7 @@ func (x *RemoveJobResponse) String() string {
 func (*RemoveJobResponse) ProtoMessage() {}
 
 func (x *RemoveJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +995,7 @@ func (x *RemoveJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveJobResponse.ProtoReflect.Descriptor instead.
 func (*RemoveJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveJobResponse) GetRemovedNodes() uint32 {
@@ -897,7 +1020,7 @@ type StopInstancesRequest struct {
 
 func (x *StopInstancesRequest) Reset() {
 	*x = StopInstancesRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1032,7 @@ func (x *StopInstancesRequest) String() string {
 func (*StopInstancesRequest) ProtoMessage() {}
 
 func (x *StopInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1045,7 @@ func (x *StopInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInstancesRequest.ProtoReflect.Descriptor instead.
 func (*StopInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StopInstancesRequest) GetJobName() string {
@@ -957,7 +1080,7 @@ type StopInstancesResponse struct {
 
 func (x *StopInstancesResponse) Reset() {
 	*x = StopInstancesResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1092,7 @@ func (x *StopInstancesResponse) String() string {
 func (*StopInstancesResponse) ProtoMessage() {}
 
 func (x *StopInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1105,7 @@ func (x *StopInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInstancesResponse.ProtoReflect.Descriptor instead.
 func (*StopInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StopInstancesResponse) GetStoppedInstanceIds() []string {
@@ -1005,7 +1128,7 @@ type RemoveServersRequest struct {
 
 func (x *RemoveServersRequest) Reset() {
 	*x = RemoveServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1140,7 @@ func (x *RemoveServersRequest) String() string {
 func (*RemoveServersRequest) ProtoMessage() {}
 
 func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1153,7 @@ func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveServersRequest) GetJobName() string {
@@ -1056,7 +1179,7 @@ type RemoveServersResponse struct {
 
 func (x *RemoveServersResponse) Reset() {
 	*x = RemoveServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1191,7 @@ func (x *RemoveServersResponse) String() string {
 func (*RemoveServersResponse) ProtoMessage() {}
 
 func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1204,7 @@ func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 // A server of a job.
@@ -1099,7 +1222,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1234,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1247,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServerStatus) GetServerIp() string {
@@ -1154,14 +1277,17 @@ type DisableItemsRequest struct {
 	// The job's name. Required.
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// The items, 1 to 10000.
-	Items         []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	Items []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
+	// Why: one line of at most 200 characters. `ExplainJob` and `GetJob` show it with what the sidecar knows of the caller. Empty: nobody says it.
+	// Items that are disabled already get it, too.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DisableItemsRequest) Reset() {
 	*x = DisableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1299,7 @@ func (x *DisableItemsRequest) String() string {
 func (*DisableItemsRequest) ProtoMessage() {}
 
 func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1312,7 @@ func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
 func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DisableItemsRequest) GetJobName() string {
@@ -1203,6 +1329,13 @@ func (x *DisableItemsRequest) GetItems() []uint32 {
 	return nil
 }
 
+func (x *DisableItemsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // The items that the call has disabled.
 type DisableItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1214,7 +1347,7 @@ type DisableItemsResponse struct {
 
 func (x *DisableItemsResponse) Reset() {
 	*x = DisableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1359,7 @@ func (x *DisableItemsResponse) String() string {
 func (*DisableItemsResponse) ProtoMessage() {}
 
 func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1372,7 @@ func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
 func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DisableItemsResponse) GetChangedItems() []uint32 {
@@ -1262,7 +1395,7 @@ type EnableItemsRequest struct {
 
 func (x *EnableItemsRequest) Reset() {
 	*x = EnableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1407,7 @@ func (x *EnableItemsRequest) String() string {
 func (*EnableItemsRequest) ProtoMessage() {}
 
 func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1420,7 @@ func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
 func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EnableItemsRequest) GetJobName() string {
@@ -1315,7 +1448,7 @@ type EnableItemsResponse struct {
 
 func (x *EnableItemsResponse) Reset() {
 	*x = EnableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1460,7 @@ func (x *EnableItemsResponse) String() string {
 func (*EnableItemsResponse) ProtoMessage() {}
 
 func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1473,7 @@ func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
 func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EnableItemsResponse) GetChangedItems() []uint32 {
@@ -1356,14 +1489,16 @@ type DisableServersRequest struct {
 	// The job's name. Required.
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// The servers' addresses (IPv4), at most 10000. Empty: all servers of the job.
-	ServerIps     []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	ServerIps []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	// Why, as in `DisableItemsRequest`.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DisableServersRequest) Reset() {
 	*x = DisableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1510,7 @@ func (x *DisableServersRequest) String() string {
 func (*DisableServersRequest) ProtoMessage() {}
 
 func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1523,7 @@ func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
 func (*DisableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DisableServersRequest) GetJobName() string {
@@ -1405,6 +1540,13 @@ func (x *DisableServersRequest) GetServerIps() []string {
 	return nil
 }
 
+func (x *DisableServersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // The servers that the call has disabled.
 type DisableServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1416,7 +1558,7 @@ type DisableServersResponse struct {
 
 func (x *DisableServersResponse) Reset() {
 	*x = DisableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1570,7 @@ func (x *DisableServersResponse) String() string {
 func (*DisableServersResponse) ProtoMessage() {}
 
 func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1583,7 @@ func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
 func (*DisableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DisableServersResponse) GetChangedServerIps() []string {
@@ -1464,7 +1606,7 @@ type EnableServersRequest struct {
 
 func (x *EnableServersRequest) Reset() {
 	*x = EnableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1618,7 @@ func (x *EnableServersRequest) String() string {
 func (*EnableServersRequest) ProtoMessage() {}
 
 func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1631,7 @@ func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
 func (*EnableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EnableServersRequest) GetJobName() string {
@@ -1517,7 +1659,7 @@ type EnableServersResponse struct {
 
 func (x *EnableServersResponse) Reset() {
 	*x = EnableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1671,7 @@ func (x *EnableServersResponse) String() string {
 func (*EnableServersResponse) ProtoMessage() {}
 
 func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1684,7 @@ func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
 func (*EnableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EnableServersResponse) GetChangedServerIps() []string {
@@ -1567,7 +1709,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1721,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1734,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -1622,7 +1764,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1776,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1789,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -1675,7 +1817,7 @@ type ListTriggersRequest struct {
 
 func (x *ListTriggersRequest) Reset() {
 	*x = ListTriggersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1829,7 @@ func (x *ListTriggersRequest) String() string {
 func (*ListTriggersRequest) ProtoMessage() {}
 
 func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1842,7 @@ func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersRequest.ProtoReflect.Descriptor instead.
 func (*ListTriggersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListTriggersRequest) GetJobName() string {
@@ -1723,7 +1865,7 @@ type ListTriggersResponse struct {
 
 func (x *ListTriggersResponse) Reset() {
 	*x = ListTriggersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1877,7 @@ func (x *ListTriggersResponse) String() string {
 func (*ListTriggersResponse) ProtoMessage() {}
 
 func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1890,7 @@ func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersResponse.ProtoReflect.Descriptor instead.
 func (*ListTriggersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListTriggersResponse) GetTriggers() []*Trigger {
@@ -1788,7 +1930,7 @@ type Trigger struct {
 
 func (x *Trigger) Reset() {
 	*x = Trigger{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1942,7 @@ func (x *Trigger) String() string {
 func (*Trigger) ProtoMessage() {}
 
 func (x *Trigger) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1955,7 @@ func (x *Trigger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
 func (*Trigger) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Trigger) GetInstanceId() string {
@@ -1877,7 +2019,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +2031,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2044,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -1947,7 +2089,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2101,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2114,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -2006,7 +2148,7 @@ type FleetExecution struct {
 
 func (x *FleetExecution) Reset() {
 	*x = FleetExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2160,7 @@ func (x *FleetExecution) String() string {
 func (*FleetExecution) ProtoMessage() {}
 
 func (x *FleetExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2173,7 @@ func (x *FleetExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
 func (*FleetExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FleetExecution) GetInstanceId() string {
@@ -2079,7 +2221,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2233,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2246,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2158,7 +2300,7 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x0einstance_count\x18\a \x01(\rR\rinstanceCount\x12.\n" +
 	"\x13java_instance_count\x18\b \x01(\rR\x11javaInstanceCount\"*\n" +
 	"\rGetJobRequest\x12\x19\n" +
-	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\x8a\x04\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\xc4\x04\n" +
 	"\x0eGetJobResponse\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
 	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12\x12\n" +
@@ -2173,7 +2315,17 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x0enext_fire_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\fnextFireTime\x122\n" +
 	"\bproblems\x18\n" +
 	" \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\x12+\n" +
-	"\x11parameters_hidden\x18\v \x01(\bR\x10parametersHidden\"\x8f\x02\n" +
+	"\x11parameters_hidden\x18\v \x01(\bR\x10parametersHidden\x128\n" +
+	"\n" +
+	"disablings\x18\f \x03(\v2\x18.sidekeeper.v1.DisablingR\n" +
+	"disablings\"\xad\x01\n" +
+	"\tDisabling\x12\x14\n" +
+	"\x04item\x18\x01 \x01(\rH\x00R\x04item\x12\x1d\n" +
+	"\tserver_ip\x18\x02 \x01(\tH\x00R\bserverIp\x12\x16\n" +
+	"\x06author\x18\x03 \x01(\tR\x06author\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05sinceB\t\n" +
+	"\asubject\"\x8f\x02\n" +
 	"\x10UpdateJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
 	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12;\n" +
@@ -2207,21 +2359,23 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\fServerStatus\x12\x1b\n" +
 	"\tserver_ip\x18\x01 \x01(\tR\bserverIp\x12\x1a\n" +
 	"\bdisabled\x18\x02 \x01(\bR\bdisabled\x12%\n" +
-	"\x0einstance_count\x18\x03 \x01(\rR\rinstanceCount\"F\n" +
+	"\x0einstance_count\x18\x03 \x01(\rR\rinstanceCount\"^\n" +
 	"\x13DisableItemsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
-	"\x05items\x18\x02 \x03(\rR\x05items\";\n" +
+	"\x05items\x18\x02 \x03(\rR\x05items\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\";\n" +
 	"\x14DisableItemsResponse\x12#\n" +
 	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"E\n" +
 	"\x12EnableItemsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\":\n" +
 	"\x13EnableItemsResponse\x12#\n" +
-	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"Q\n" +
+	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"i\n" +
 	"\x15DisableServersRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
-	"server_ips\x18\x02 \x03(\tR\tserverIps\"F\n" +
+	"server_ips\x18\x02 \x03(\tR\tserverIps\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"F\n" +
 	"\x16DisableServersResponse\x12,\n" +
 	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"P\n" +
 	"\x14EnableServersRequest\x12\x19\n" +
@@ -2323,7 +2477,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
@@ -2333,87 +2487,90 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*JobSummary)(nil),               // 5: sidekeeper.v1.JobSummary
 	(*GetJobRequest)(nil),            // 6: sidekeeper.v1.GetJobRequest
 	(*GetJobResponse)(nil),           // 7: sidekeeper.v1.GetJobResponse
-	(*UpdateJobRequest)(nil),         // 8: sidekeeper.v1.UpdateJobRequest
-	(*UpdateJobResponse)(nil),        // 9: sidekeeper.v1.UpdateJobResponse
-	(*RemoveJobRequest)(nil),         // 10: sidekeeper.v1.RemoveJobRequest
-	(*RemoveJobResponse)(nil),        // 11: sidekeeper.v1.RemoveJobResponse
-	(*StopInstancesRequest)(nil),     // 12: sidekeeper.v1.StopInstancesRequest
-	(*StopInstancesResponse)(nil),    // 13: sidekeeper.v1.StopInstancesResponse
-	(*RemoveServersRequest)(nil),     // 14: sidekeeper.v1.RemoveServersRequest
-	(*RemoveServersResponse)(nil),    // 15: sidekeeper.v1.RemoveServersResponse
-	(*ServerStatus)(nil),             // 16: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 17: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 18: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 19: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 20: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 21: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 22: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 23: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 24: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 25: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 26: sidekeeper.v1.TriggerJobResponse
-	(*ListTriggersRequest)(nil),      // 27: sidekeeper.v1.ListTriggersRequest
-	(*ListTriggersResponse)(nil),     // 28: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 29: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 30: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 31: sidekeeper.v1.CancelExecutionsResponse
-	(*FleetExecution)(nil),           // 32: sidekeeper.v1.FleetExecution
-	(*CancelledExecution)(nil),       // 33: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 34: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 35: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 36: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 37: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 38: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 39: google.protobuf.FieldMask
+	(*Disabling)(nil),                // 8: sidekeeper.v1.Disabling
+	(*UpdateJobRequest)(nil),         // 9: sidekeeper.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),        // 10: sidekeeper.v1.UpdateJobResponse
+	(*RemoveJobRequest)(nil),         // 11: sidekeeper.v1.RemoveJobRequest
+	(*RemoveJobResponse)(nil),        // 12: sidekeeper.v1.RemoveJobResponse
+	(*StopInstancesRequest)(nil),     // 13: sidekeeper.v1.StopInstancesRequest
+	(*StopInstancesResponse)(nil),    // 14: sidekeeper.v1.StopInstancesResponse
+	(*RemoveServersRequest)(nil),     // 15: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 16: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 17: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 18: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 19: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 20: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 21: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 22: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 23: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 24: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 25: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 26: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 27: sidekeeper.v1.TriggerJobResponse
+	(*ListTriggersRequest)(nil),      // 28: sidekeeper.v1.ListTriggersRequest
+	(*ListTriggersResponse)(nil),     // 29: sidekeeper.v1.ListTriggersResponse
+	(*Trigger)(nil),                  // 30: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 31: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 32: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 33: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 34: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 35: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 36: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 37: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 38: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 39: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 40: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	34, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	35, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	16, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	36, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	37, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	38, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
-	34, // 8: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	39, // 9: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	29, // 10: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 11: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	37, // 12: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	33, // 13: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	32, // 14: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 15: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 16: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	6,  // 17: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	8,  // 18: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	10, // 19: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	12, // 20: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	14, // 21: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	25, // 22: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	27, // 23: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	30, // 24: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	17, // 25: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	19, // 26: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	21, // 27: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	23, // 28: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 29: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	7,  // 30: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	9,  // 31: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	11, // 32: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	13, // 33: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	15, // 34: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	26, // 35: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	28, // 36: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	31, // 37: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	18, // 38: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	20, // 39: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	22, // 40: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	24, // 41: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	29, // [29:42] is the sub-list for method output_type
-	16, // [16:29] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	35, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	36, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	17, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	37, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	38, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	39, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	8,  // 8: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
+	38, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
+	35, // 10: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	40, // 11: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	30, // 12: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	1,  // 13: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	38, // 14: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	34, // 15: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	33, // 16: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 17: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 18: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	6,  // 19: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	9,  // 20: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	11, // 21: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	13, // 22: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	15, // 23: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	26, // 24: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	28, // 25: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	31, // 26: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	18, // 27: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	20, // 28: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	22, // 29: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	24, // 30: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 31: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	7,  // 32: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	10, // 33: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	12, // 34: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	14, // 35: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	16, // 36: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	27, // 37: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	29, // 38: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	32, // 39: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	19, // 40: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	21, // 41: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	23, // 42: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	25, // 43: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -2423,13 +2580,17 @@ func file_sidekeeper_v1_job_service_proto_init() {
 	}
 	file_sidekeeper_v1_assignment_service_proto_init()
 	file_sidekeeper_v1_job_proto_init()
+	file_sidekeeper_v1_job_service_proto_msgTypes[5].OneofWrappers = []any{
+		(*Disabling_Item)(nil),
+		(*Disabling_ServerIp)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -121,7 +121,8 @@ type JobServiceClient interface {
 	// the same `request_id`.
 	CancelExecutions(ctx context.Context, in *CancelExecutionsRequest, opts ...grpc.CallOption) (*CancelExecutionsResponse, error)
 	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+	// the reason, are written in the same transaction, beside ElasticJob's nodes.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
 	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does
@@ -364,7 +365,8 @@ type JobServiceServer interface {
 	// the same `request_id`.
 	CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error)
 	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+	// the reason, are written in the same transaction, beside ElasticJob's nodes.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
 	// registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does

@@ -270,6 +270,7 @@ class GetJobResponse(_message.Message):
     NEXT_FIRE_TIME_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     PARAMETERS_HIDDEN_FIELD_NUMBER: _builtins.int
+    DISABLINGS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name."""
     etag: _builtins.str
@@ -306,6 +307,10 @@ class GetJobResponse(_message.Message):
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Problem]:
         """The job's problems now."""
 
+    @_builtins.property
+    def disablings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Disabling]:
+        """The items and servers that are disabled: items ascending, then servers ascending."""
+
     def __init__(
         self,
         *,
@@ -320,14 +325,57 @@ class GetJobResponse(_message.Message):
         next_fire_time: _timestamp_pb2.Timestamp | None = ...,
         problems: _abc.Iterable[_job_pb2.Problem] | None = ...,
         parameters_hidden: _builtins.bool = ...,
+        disablings: _abc.Iterable[Global___Disabling] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "next_fire_time", b"next_fire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "document", b"document", "etag", b"etag", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "parameters_hidden", b"parameters_hidden", "problems", b"problems", "resharding", b"resharding", "servers", b"servers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "disablings", b"disablings", "document", b"document", "etag", b"etag", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "parameters_hidden", b"parameters_hidden", "problems", b"problems", "resharding", b"resharding", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
+
+@_typing.final
+class Disabling(_message.Message):
+    """An item or a server that an operator has disabled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    SERVER_IP_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    item: _builtins.int
+    """This item of the job."""
+    server_ip: _builtins.str
+    """The server with this address."""
+    author: _builtins.str
+    """Who has done it: the user, the name of the token, the certificate. Empty: not known, because ElasticJob's console did, for example."""
+    reason: _builtins.str
+    """Why. Empty: nobody has said it."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when, by the registry's clock. Absent: not known."""
+
+    def __init__(
+        self,
+        *,
+        item: _builtins.int = ...,
+        server_ip: _builtins.str = ...,
+        author: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "server_ip", b"server_ip", "since", b"since", "subject", b"subject"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "item", b"item", "reason", b"reason", "server_ip", b"server_ip", "since", b"since", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["item", "server_ip"]  # noqa: Y015
+    _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
+
+Global___Disabling: _TypeAlias = Disabling  # noqa: Y015
 
 @_typing.final
 class UpdateJobRequest(_message.Message):
@@ -608,8 +656,13 @@ class DisableItemsRequest(_message.Message):
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
+    reason: _builtins.str
+    """Why: one line of at most 200 characters. `ExplainJob` and `GetJob` show it with what the sidecar knows of the caller. Empty: nobody says it.
+    Items that are disabled already get it, too.
+    """
     @_builtins.property
     def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The items, 1 to 10000."""
@@ -619,10 +672,11 @@ class DisableItemsRequest(_message.Message):
         *,
         job_name: _builtins.str = ...,
         items: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -712,8 +766,11 @@ class DisableServersRequest(_message.Message):
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
     SERVER_IPS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
+    reason: _builtins.str
+    """Why, as in `DisableItemsRequest`."""
     @_builtins.property
     def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The servers' addresses (IPv4), at most 10000. Empty: all servers of the job."""
@@ -723,10 +780,11 @@ class DisableServersRequest(_message.Message):
         *,
         job_name: _builtins.str = ...,
         server_ips: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "server_ips", b"server_ips"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "reason", b"reason", "server_ips", b"server_ips"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

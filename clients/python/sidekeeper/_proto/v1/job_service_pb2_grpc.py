@@ -233,7 +233,8 @@ class JobServiceServicer(object):
 
     def DisableItems(self, request, context):
         """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-        that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds.
+        that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+        the reason, are written in the same transaction, beside ElasticJob's nodes.
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
         registry has no nodes of the job, or no configuration that can be read), PERMISSION_DENIED (the registry's access list does

@@ -1,0 +1,97 @@
+//! The content of a note: who has disabled an item or a server, and why. ElasticJob's nodes have no room for it.
+//!
+//! A note belongs to one disabling. It was written in the transaction that disabled the item or the server, or it names that transaction. A note of
+//! an earlier disabling says nothing about a later one, of ElasticJob's console for example, which leaves no note.
+
+use crate::excerpt::printable;
+use crate::tree::Zxid;
+
+/// The most characters of a reason.
+pub const REASON_CHARS_MAX: usize = 200;
+
+/// The most characters of an author: more than the name of a token or a certificate has.
+const AUTHOR_CHARS_MAX: usize = 400;
+
+/// A note.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Note {
+    /// Who, as far as the sidecar knew.
+    pub author: String,
+    /// Why. Empty: nobody has said it.
+    pub reason: String,
+    /// The transaction that disabled, if the note was written later.
+    pub disabled_in: Option<Zxid>,
+}
+
+impl Note {
+    /// A note with the transaction that disables. Characters that command a terminal or break a line are escaped.
+    pub fn new(author: &str, reason: &str) -> Self {
+        let shortened = |text: &str, most| printable(text.chars().take(most));
+        Self {
+            author: shortened(author, AUTHOR_CHARS_MAX),
+            reason: shortened(reason, REASON_CHARS_MAX),
+            disabled_in: None,
+        }
+    }
+
+    /// The same note about an earlier transaction.
+    pub fn about(self, disabled_in: Zxid) -> Self {
+        Self { disabled_in: Some(disabled_in), ..self }
+    }
+
+    /// Whether a note has this author and this reason.
+    pub fn says(&self, other: &Self) -> bool {
+        (&self.author, &self.reason) == (&other.author, &other.reason)
+    }
+
+    /// Reads the node. Lines of later versions are skipped.
+    pub fn read(data: &[u8]) -> Self {
+        let (mut note, mut disabled_in) = (Self::default(), None);
+        for line in String::from_utf8_lossy(data).lines() {
+            match line.split_once(' ') {
+                Some(("by", author)) => note = Self { author: Self::new(author, "").author, ..note },
+                Some(("reason", reason)) => note = Self { reason: Self::new("", reason).reason, ..note },
+                Some(("in", zxid)) => disabled_in = i64::from_str_radix(zxid, 16).ok().map(Zxid),
+                Some(_) | None => {}
+            }
+        }
+        Self { disabled_in, ..note }
+    }
+
+    /// The node's content.
+    pub fn write(&self) -> String {
+        let Self { author, reason, disabled_in } = self;
+        let reason = if reason.is_empty() { String::new() } else { format!("reason {reason}\n") };
+        let disabled_in = disabled_in.map(|zxid| format!("in {:x}\n", zxid.0)).unwrap_or_default();
+        format!("by {author}\n{reason}{disabled_in}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_read_as_they_were_written_and_nonsense_is_skipped() {
+        let note = Note::new("uid 1000 with token `ops`", "disk full: see 881");
+        assert_eq!(note.write(), "by uid 1000 with token `ops`\nreason disk full: see 881\n");
+        assert_eq!(Note::read(note.write().as_bytes()), note);
+        let later = note.clone().about(Zxid(0x1_0000_002a));
+        assert_eq!(Note::read(later.write().as_bytes()), later);
+        assert!(note.says(&later) && !note.says(&Note::new("uid 0", "disk full: see 881")));
+        assert_eq!(Note::read(b"by x\nnews 5\n\xff\nin zz\n"), Note::new("x", ""));
+        assert_eq!(Note::read(b""), Note::default());
+    }
+
+    #[test]
+    fn a_note_has_one_line_for_each_text_whatever_the_texts_are() {
+        let note = Note::new("a\nreason b", "c\r\nin 5\n\u{1b}[2J");
+        assert_eq!(note.write().lines().count(), 2, "{}", note.write());
+        let read = Note::read(note.write().as_bytes());
+        assert_eq!(read.disabled_in, None);
+        assert_eq!(
+            Note::read(Note::new("", &"x".repeat(9_999)).write().as_bytes()).reason.len(),
+            REASON_CHARS_MAX
+        );
+    }
+}
