@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
@@ -192,10 +193,11 @@ impl JobService for Jobs {
         request: Request<proto::DisableItemsRequest>,
     ) -> Result<Response<proto::DisableItemsResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let proto::DisableItemsRequest { job_name, items, reason } = request.into_inner();
+        let proto::DisableItemsRequest { job_name, items, reason, until } = request.into_inner();
         let wish = read_items(&items).map(|items| Wish::Items(items, Switch::Disabled));
-        let switched = self.switch(&caller, "DisableItems", &job_name, wish, &reason).await?;
-        Ok(Response::new(proto::DisableItemsResponse { changed_items: numbers(switched) }))
+        let switched = self.switch(&caller, "DisableItems", &job_name, wish, &reason, until).await?;
+        let ends_by_itself = switched.ends_by_itself;
+        Ok(Response::new(proto::DisableItemsResponse { changed_items: numbers(switched), ends_by_itself }))
     }
 
     async fn enable_items(
@@ -205,7 +207,7 @@ impl JobService for Jobs {
         let caller = Caller::of(request.extensions());
         let proto::EnableItemsRequest { job_name, items } = request.into_inner();
         let wish = read_items(&items).map(|items| Wish::Items(items, Switch::Enabled));
-        let switched = self.switch(&caller, "EnableItems", &job_name, wish, "").await?;
+        let switched = self.switch(&caller, "EnableItems", &job_name, wish, "", None).await?;
         Ok(Response::new(proto::EnableItemsResponse { changed_items: numbers(switched) }))
     }
 
@@ -214,10 +216,12 @@ impl JobService for Jobs {
         request: Request<proto::DisableServersRequest>,
     ) -> Result<Response<proto::DisableServersResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let proto::DisableServersRequest { job_name, server_ips, reason } = request.into_inner();
+        let proto::DisableServersRequest { job_name, server_ips, reason, until } = request.into_inner();
         let wish = read_servers(&server_ips).map(|servers| Wish::Servers(servers, Switch::Disabled));
-        let switched = self.switch(&caller, "DisableServers", &job_name, wish, &reason).await?;
-        Ok(Response::new(proto::DisableServersResponse { changed_server_ips: addresses(switched) }))
+        let switched = self.switch(&caller, "DisableServers", &job_name, wish, &reason, until).await?;
+        let ends_by_itself = switched.ends_by_itself;
+        let changed_server_ips = addresses(switched);
+        Ok(Response::new(proto::DisableServersResponse { changed_server_ips, ends_by_itself }))
     }
 
     async fn enable_servers(
@@ -227,7 +231,7 @@ impl JobService for Jobs {
         let caller = Caller::of(request.extensions());
         let proto::EnableServersRequest { job_name, server_ips } = request.into_inner();
         let wish = read_servers(&server_ips).map(|servers| Wish::Servers(servers, Switch::Enabled));
-        let switched = self.switch(&caller, "EnableServers", &job_name, wish, "").await?;
+        let switched = self.switch(&caller, "EnableServers", &job_name, wish, "", None).await?;
         Ok(Response::new(proto::EnableServersResponse { changed_server_ips: addresses(switched) }))
     }
 }
@@ -256,12 +260,14 @@ impl Jobs {
         job_name: &str,
         wish: Result<Wish, FieldError>,
         reason: &str,
+        until: Option<prost_types::Timestamp>,
     ) -> Result<Switched, Status> {
         let result = async {
             names::check(caller, job_name)?;
             let job = JobName::parse(job_name).map_err(|error| FieldError::of_job_name("job_name", &error));
             // The author is what the listener knows of the caller.
-            let note = read_note(&caller.to_string(), reason);
+            let now = self.attachments.shared().clock.now().wall;
+            let note = read_note(&caller.to_string(), reason, until, now);
             let (job, wish, note) = match (job, wish, note) {
                 (Ok(job), Ok(wish), Ok(note)) => (job, wish, note),
                 (job, wish, note) => {
@@ -359,14 +365,26 @@ fn read_items(items: &[u32]) -> Result<BTreeSet<Item>, FieldError> {
     Ok(items.iter().copied().map(Item).collect())
 }
 
-/// The note of a disabling by this author.
-pub fn read_note(author: &str, reason: &str) -> Result<Note, FieldError> {
+/// The note of a disabling by this author, now.
+pub fn read_note(
+    author: &str,
+    reason: &str,
+    until: Option<prost_types::Timestamp>,
+    now: Timestamp,
+) -> Result<Note, FieldError> {
     if reason.chars().count() > REASON_CHARS_MAX || reason.chars().any(commands) {
         let allowed =
             format!("at most {REASON_CHARS_MAX} characters in one line, without control characters");
         return Err(FieldError::new("reason", reason, &allowed));
     }
-    Ok(Note::new(author, reason.trim()))
+    let note = Note::new(author, reason.trim());
+    let Some(given) = until else { return Ok(note) };
+    let until = Timestamp::new(given.seconds, given.nanos).ok();
+    let Some(until) = until.filter(|until| *until > now) else {
+        let shown = until.map_or_else(|| format!("{} s", given.seconds), |until| until.to_string());
+        return Err(FieldError::new("until", &shown, "an instant in the future"));
+    };
+    Ok(note.until(Some(until)))
 }
 
 /// The instances of a request to stop.

@@ -158,8 +158,14 @@ fn disabling_to_message(disabling: &Disabling) -> proto::Disabling {
         Noted::Item(item) => proto::disabling::Subject::Item(item.0),
         Noted::Server(server) => proto::disabling::Subject::ServerIp(server.to_string()),
     };
-    let Note { author, reason, .. } = disabling.note.clone().unwrap_or_default();
-    proto::Disabling { subject: Some(subject), author, reason, since: disabling.since.map(timestamp) }
+    let Note { author, reason, until, .. } = disabling.note.clone().unwrap_or_default();
+    proto::Disabling {
+        subject: Some(subject),
+        author,
+        reason,
+        since: disabling.since.map(timestamp),
+        until: until.map(timestamp),
+    }
 }
 
 /// The wish of a request, and whether it is only to be checked.

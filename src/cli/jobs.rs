@@ -242,7 +242,7 @@ fn server_in_json(server: &ServerStatus) -> Value {
 }
 
 fn disabling_in_json(disabling: &Disabling) -> Value {
-    let Disabling { subject, author, reason, since } = disabling;
+    let Disabling { subject, author, reason, since, until } = disabling;
     let (item, server_ip) = match subject {
         Some(Subject::Item(item)) => (Some(item), None),
         Some(Subject::ServerIp(server)) => (None, Some(server)),
@@ -254,16 +254,18 @@ fn disabling_in_json(disabling: &Disabling) -> Value {
         "author": author,
         "reason": reason,
         "since": since.as_ref().and_then(instant),
+        "until": until.as_ref().and_then(instant),
     })
 }
 
 /// Who has disabled something, since when, and why.
 fn disabled_by(found: &GetJobResponse, is_it: impl Fn(&Subject) -> bool) -> String {
     let known = found.disablings.iter().find(|one| one.subject.as_ref().is_some_and(&is_it));
-    let Some(Disabling { author, reason, since, .. }) = known else { return String::new() };
+    let Some(Disabling { author, reason, since, until, .. }) = known else { return String::new() };
     let since = since.as_ref().and_then(instant).map(|since| format!("since {since}"));
     let author = Some(author).filter(|author| !author.is_empty()).map(|author| format!("by {author}"));
-    let who = since.into_iter().chain(author).collect::<Vec<_>>().join(" ");
+    let until = until.as_ref().and_then(instant).map(|until| format!("until {until}"));
+    let who = since.into_iter().chain(author).chain(until).collect::<Vec<_>>().join(" ");
     if reason.is_empty() { who } else { format!("{who}: {reason}") }
 }
 

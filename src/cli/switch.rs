@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use jiff::Timestamp;
 use nix::unistd::geteuid;
 use serde_json::json;
 use tonic::transport::Channel;
@@ -17,11 +18,16 @@ use super::registry::{Registry, RegistryArgs, failed};
 use super::{Failure, NOT_CONFIRMED, USAGE, print};
 use crate::api::convert::InvalidRequest;
 use crate::api::{job, status};
+use crate::config;
 use crate::coordination::admin::switch::{Switch, Wish};
 use crate::job::{Item, JobName};
 use crate::proto::job_service_client::JobServiceClient;
-use crate::proto::{DisableItemsRequest, DisableServersRequest, EnableItemsRequest, EnableServersRequest};
+use crate::proto::{
+    DisableItemsRequest, DisableItemsResponse, DisableServersRequest, DisableServersResponse,
+    EnableItemsRequest, EnableServersRequest,
+};
 use crate::runner::admin::switch;
+use crate::runner::clock::Clock;
 
 /// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,9 +68,19 @@ pub(super) struct DisableArgs {
     /// Why: one line of at most 200 characters. `explain` and `job` show it with your user, the name of your token or your certificate.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
+    /// Until when, as an instant (`2026-11-28T12:00:00Z`) or from now on (`2h`). A sidecar's instance enables again then.
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
     /// Do not ask.
     #[arg(long)]
     yes: bool,
+}
+
+/// Why, and until when.
+#[derive(Default)]
+struct Why {
+    reason: String,
+    until: Option<Timestamp>,
 }
 
 /// The items or servers that the command has changed.
@@ -73,73 +89,112 @@ enum Changed {
     Servers(Vec<String>),
 }
 
+/// What the command has changed, and whether the disabling ends by itself.
+struct Done {
+    changed: Changed,
+    ends_by_itself: bool,
+}
+
 pub(super) async fn disable(args: DisableArgs) -> Result<ExitCode, Failure> {
-    let DisableArgs { common: args, reason, yes } = args;
+    let DisableArgs { common: args, reason, until, yes } = args;
+    let until = until.as_deref().map(read_until).transpose()?;
     if !yes {
         confirm(&question(&args.job, &args.what))?;
     }
-    let changed = carry_out(&args, Switch::Disabled, reason).await?;
-    changed.show("disabled", &args.job, args.json)
+    let done = carry_out(&args, Switch::Disabled, Why { reason, until }).await?;
+    if let Some(until) = until.filter(|_| !done.ends_by_itself) {
+        let job = printable(&args.job);
+        // A command that cannot tell a person has still done its work.
+        let _ = writeln!(
+            io::stderr(),
+            "no sidecar has an instance of {job} online, so nobody enables at {until}: the next application that attaches does, or `sidekeeper enable`"
+        );
+    }
+    let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+    done.show("disabled", &args.job, &until, args.json)
 }
 
 pub(super) async fn enable(args: EnableArgs) -> Result<ExitCode, Failure> {
-    let changed = carry_out(&args, Switch::Enabled, String::new()).await?;
-    changed.show("enabled", &args.job, args.json)
+    let done = carry_out(&args, Switch::Enabled, Why::default()).await?;
+    done.show("enabled", &args.job, "", args.json)
 }
 
-async fn carry_out(args: &EnableArgs, switch: Switch, reason: String) -> Result<Changed, Failure> {
+/// Reads an instant, or a time from now on.
+fn read_until(text: &str) -> Result<Timestamp, Failure> {
+    let wrong = |reason: String| {
+        let given = text.escape_debug();
+        Failure { code: USAGE, error: anyhow!("--until = `{given}`: {reason}") }
+    };
+    if let Ok(until) = text.parse::<Timestamp>() {
+        return Ok(until);
+    }
+    let time = config::disabled_time(text)
+        .map_err(|reason| wrong(format!("{reason}; or an instant like `2026-11-28T12:00:00Z`")))?;
+    Clock::start().now().wall.checked_add(time).map_err(|error| wrong(error.to_string()))
+}
+
+async fn carry_out(args: &EnableArgs, switch: Switch, why: Why) -> Result<Done, Failure> {
     match args.registry.open().await? {
-        Some(registry) => switch_in(&registry, args, switch, &reason).await,
+        Some(registry) => switch_in(&registry, args, switch, &why).await,
         None => {
             let channel = args.sidecar.sidecar()?.connect().await?;
-            ask(JobServiceClient::new(channel), args, switch, reason).await
+            ask(JobServiceClient::new(channel), args, switch, why).await
         }
     }
+}
+
+fn to_message(until: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: until.as_second(), nanos: until.subsec_nanosecond() }
 }
 
 async fn ask(
     mut client: JobServiceClient<Channel>,
     args: &EnableArgs,
     switch: Switch,
-    reason: String,
-) -> Result<Changed, Failure> {
+    why: Why,
+) -> Result<Done, Failure> {
     let (job_name, items, server_ips) = (args.job.clone(), args.what.items.clone(), args.what.server_ips());
-    let changed = match (items.is_empty(), switch) {
+    let Why { reason, until } = why;
+    let until = until.map(to_message);
+    let done = match (items.is_empty(), switch) {
         (true, Switch::Disabled) => {
-            let request = timed(DisableServersRequest { job_name, server_ips, reason })?;
-            client
-                .disable_servers(request)
-                .await
-                .map(|answer| Changed::Servers(answer.into_inner().changed_server_ips))
+            let request = timed(DisableServersRequest { job_name, server_ips, reason, until })?;
+            client.disable_servers(request).await.map(|answer| {
+                let DisableServersResponse { changed_server_ips, ends_by_itself } = answer.into_inner();
+                Done { changed: Changed::Servers(changed_server_ips), ends_by_itself }
+            })
         }
         (true, Switch::Enabled) => {
             let request = timed(EnableServersRequest { job_name, server_ips })?;
-            client
-                .enable_servers(request)
-                .await
-                .map(|answer| Changed::Servers(answer.into_inner().changed_server_ips))
+            client.enable_servers(request).await.map(|answer| {
+                let changed = Changed::Servers(answer.into_inner().changed_server_ips);
+                Done { changed, ends_by_itself: false }
+            })
         }
         (false, Switch::Disabled) => {
-            let request = timed(DisableItemsRequest { job_name, items, reason })?;
-            client
-                .disable_items(request)
-                .await
-                .map(|answer| Changed::Items(answer.into_inner().changed_items))
+            let request = timed(DisableItemsRequest { job_name, items, reason, until })?;
+            client.disable_items(request).await.map(|answer| {
+                let DisableItemsResponse { changed_items, ends_by_itself } = answer.into_inner();
+                Done { changed: Changed::Items(changed_items), ends_by_itself }
+            })
         }
         (false, Switch::Enabled) => {
             let request = timed(EnableItemsRequest { job_name, items })?;
-            client.enable_items(request).await.map(|answer| Changed::Items(answer.into_inner().changed_items))
+            client.enable_items(request).await.map(|answer| {
+                let changed = Changed::Items(answer.into_inner().changed_items);
+                Done { changed, ends_by_itself: false }
+            })
         }
     };
-    changed.map_err(|status| refused(&status))
+    done.map_err(|status| refused(&status))
 }
 
 async fn switch_in(
     registry: &Registry,
     args: &EnableArgs,
     switch: Switch,
-    reason: &str,
-) -> Result<Changed, Failure> {
+    why: &Why,
+) -> Result<Done, Failure> {
     let name = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
     let What { items, servers, .. } = &args.what;
     let wish = match items.is_empty() {
@@ -148,15 +203,18 @@ async fn switch_in(
     };
     // No listener knows who asks: this is what the machine says of the command.
     let author = format!("uid {} with `--zookeeper`", geteuid());
-    let note =
-        job::read_note(&author, reason).map_err(|error| failed(&InvalidRequest(vec![error]).to_status()))?;
+    let now = registry.namespace().clock.now().wall;
+    let note = job::read_note(&author, &why.reason, why.until.map(to_message), now)
+        .map_err(|error| failed(&InvalidRequest(vec![error]).to_status()))?;
     let switched = switch::switch_in(registry.namespace(), &name, &wish, &note).await;
     registry.session.close().await;
     let switched = switched.map_err(|error| failed(&status::of_switch(&error)))?;
-    Ok(match wish {
+    let ends_by_itself = switched.ends_by_itself;
+    let changed = match wish {
         Wish::Items(..) => Changed::Items(switched.items.into_iter().map(|item| item.0).collect()),
         Wish::Servers(..) => Changed::Servers(switched.servers.iter().map(ToString::to_string).collect()),
-    })
+    };
+    Ok(Done { changed, ends_by_itself })
 }
 
 fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
@@ -207,20 +265,31 @@ pub(super) fn confirm(question: &str) -> Result<(), Failure> {
     }
 }
 
-impl Changed {
-    fn show(&self, how: &str, job: &str, as_json: bool) -> Result<ExitCode, Failure> {
-        let text = match (self, as_json) {
-            (Self::Items(items), true) => super::json_line(&json!({ "changed_items": items })),
-            (Self::Servers(servers), true) => super::json_line(&json!({ "changed_server_ips": servers })),
-            (Self::Items(items), false) => {
-                items.iter().map(|item| format!("{how}  item {item} of {}\n", printable(job))).collect()
+impl Done {
+    fn show(&self, how: &str, job: &str, until: &str, as_json: bool) -> Result<ExitCode, Failure> {
+        let mut as_object = match &self.changed {
+            Changed::Items(items) => json!({ "changed_items": items }),
+            Changed::Servers(servers) => json!({ "changed_server_ips": servers }),
+        };
+        if let Some(fields) = as_object.as_object_mut().filter(|_| how == "disabled") {
+            fields.insert("ends_by_itself".to_owned(), self.ends_by_itself.into());
+        }
+        let job = printable(job);
+        let lines: Vec<_> = match &self.changed {
+            Changed::Items(items) => {
+                items.iter().map(|item| format!("{how}  item {item} of {job}{until}\n")).collect()
             }
-            (Self::Servers(servers), false) => {
-                let line = |server: &String| format!("{how}  {} for {}\n", printable(server), printable(job));
+            Changed::Servers(servers) => {
+                let line = |server: &String| format!("{how}  {} for {job}{until}\n", printable(server));
                 servers.iter().map(line).collect()
             }
         };
-        print(if text.is_empty() { format!("nothing to do: already {how}\n") } else { text }.as_bytes())?;
+        let text = match (as_json, lines.is_empty()) {
+            (true, _) => super::json_line(&as_object),
+            (false, true) => format!("nothing to do: already {how}{until}\n"),
+            (false, false) => lines.concat(),
+        };
+        print(text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -157,6 +157,11 @@ pub fn log_filter_time(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::LOG_FILTER)
 }
 
+/// Reads for how long something is disabled, in the settings' form. The error names the mistake and the allowed values.
+pub fn disabled_time(text: &str) -> Result<Duration, String> {
+    value::duration(text, &value::DISABLED)
+}
+
 /// Reads a time limit of a lock in the settings' form. The error names the mistake and the allowed values.
 pub fn lock_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::LOCK)

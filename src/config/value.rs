@@ -43,6 +43,10 @@ const fn range(from: Duration, to: Duration, words: &'static str) -> Range {
     Range { from, to, words }
 }
 
+/// How long something is disabled.
+pub(super) const DISABLED: Range =
+    range(Duration::from_secs(1), Duration::from_secs(8_760 * 3_600), "1s to 8760h");
+
 /// Reads a duration within a range: whole numbers, each with a unit, `30s`, `500ms`, `1m30s`.
 pub(super) fn duration(text: &str, range: &Range) -> Result<Duration, String> {
     let words = range.words;

@@ -326,6 +326,7 @@ impl<'a> Place<'a> {
                 | Self::LeaderSharding
                 | Self::Folder(Folder::FailoverItems)
                 | Self::ItemInstance(_)
+                | Self::Disabled(_)
                 | Self::Failover(_)
                 | Self::Failovering(_)
                 | Self::NextJobInstanceIp

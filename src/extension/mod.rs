@@ -16,7 +16,7 @@
 //! | `fleet/cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items ([`cancel_wish`]); later requests delete it after ten minutes |
 //! | `requests/{request id}`, `requests/{request id}.1` and so on, persistent | what an operator's request has done ([`request_record`]); later requests delete it after ten minutes |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
-//! | `fleet/notes/item-{item}`, `fleet/notes/server-{address}`, persistent | who has disabled the item or the server, and why: `by uid 1000`, `reason disk full` ([`note`]) |
+//! | `fleet/notes/item-{item}`, `fleet/notes/server-{address}`, persistent | who has disabled the item or the server, why, and until when: `by uid 1000`, `reason disk full`, `until 2026-11-28T12:00:00Z` ([`note`]) |
 //!
 //! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`].
 //!

@@ -1,7 +1,9 @@
-//! The content of a note: who has disabled an item or a server, and why. ElasticJob's nodes have no room for it.
+//! The content of a note: who has disabled an item or a server, why, and until when. ElasticJob's nodes have no room for it.
 //!
 //! A note belongs to one disabling. It was written in the transaction that disabled the item or the server, or it names that transaction. A note of
 //! an earlier disabling says nothing about a later one, of ElasticJob's console for example, which leaves no note.
+
+use jiff::Timestamp;
 
 use crate::excerpt::printable;
 use crate::tree::Zxid;
@@ -19,6 +21,8 @@ pub struct Note {
     pub author: String,
     /// Why. Empty: nobody has said it.
     pub reason: String,
+    /// Until when. `None`: until somebody enables it.
+    pub until: Option<Timestamp>,
     /// The transaction that disabled, if the note was written later.
     pub disabled_in: Option<Zxid>,
 }
@@ -30,8 +34,14 @@ impl Note {
         Self {
             author: shortened(author, AUTHOR_CHARS_MAX),
             reason: shortened(reason, REASON_CHARS_MAX),
+            until: None,
             disabled_in: None,
         }
+    }
+
+    /// The same note with this end.
+    pub fn until(self, until: Option<Timestamp>) -> Self {
+        Self { until, ..self }
     }
 
     /// The same note about an earlier transaction.
@@ -39,9 +49,9 @@ impl Note {
         Self { disabled_in: Some(disabled_in), ..self }
     }
 
-    /// Whether a note has this author and this reason.
+    /// Whether a note has this author, this reason and this end.
     pub fn says(&self, other: &Self) -> bool {
-        (&self.author, &self.reason) == (&other.author, &other.reason)
+        (&self.author, &self.reason, self.until) == (&other.author, &other.reason, other.until)
     }
 
     /// Reads the node. Lines of later versions are skipped.
@@ -51,6 +61,7 @@ impl Note {
             match line.split_once(' ') {
                 Some(("by", author)) => note = Self { author: Self::new(author, "").author, ..note },
                 Some(("reason", reason)) => note = Self { reason: Self::new("", reason).reason, ..note },
+                Some(("until", until)) => note = Self { until: until.parse().ok(), ..note },
                 Some(("in", zxid)) => disabled_in = i64::from_str_radix(zxid, 16).ok().map(Zxid),
                 Some(_) | None => {}
             }
@@ -60,10 +71,11 @@ impl Note {
 
     /// The node's content.
     pub fn write(&self) -> String {
-        let Self { author, reason, disabled_in } = self;
+        let Self { author, reason, until, disabled_in } = self;
         let reason = if reason.is_empty() { String::new() } else { format!("reason {reason}\n") };
+        let until = until.map(|until| format!("until {until}\n")).unwrap_or_default();
         let disabled_in = disabled_in.map(|zxid| format!("in {:x}\n", zxid.0)).unwrap_or_default();
-        format!("by {author}\n{reason}{disabled_in}")
+        format!("by {author}\n{reason}{until}{disabled_in}")
     }
 }
 
@@ -76,10 +88,15 @@ mod tests {
         let note = Note::new("uid 1000 with token `ops`", "disk full: see 881");
         assert_eq!(note.write(), "by uid 1000 with token `ops`\nreason disk full: see 881\n");
         assert_eq!(Note::read(note.write().as_bytes()), note);
-        let later = note.clone().about(Zxid(0x1_0000_002a));
+        let until = "2026-11-28T12:00:00.5Z".parse().unwrap();
+        let later = note.clone().until(Some(until)).about(Zxid(0x1_0000_002a));
         assert_eq!(Note::read(later.write().as_bytes()), later);
-        assert!(note.says(&later) && !note.says(&Note::new("uid 0", "disk full: see 881")));
-        assert_eq!(Note::read(b"by x\nnews 5\n\xff\nin zz\n"), Note::new("x", ""));
+        assert!(
+            note.says(&later.clone().until(None))
+                && !note.says(&later)
+                && !note.says(&Note::new("uid 0", "disk full: see 881"))
+        );
+        assert_eq!(Note::read(b"by x\nnews 5\n\xff\nin zz\nuntil noon\n"), Note::new("x", ""));
         assert_eq!(Note::read(b""), Note::default());
     }
 

@@ -167,6 +167,8 @@ pub struct DisabledBy {
     pub author: String,
     /// Why. Empty: nobody has said it.
     pub reason: String,
+    /// Until when. `None`: until somebody enables it.
+    pub until: Option<Timestamp>,
 }
 
 impl Finding {
@@ -193,11 +195,10 @@ impl Finding {
     /// The fault, in one sentence.
     pub fn message(&self) -> String {
         let message = self.cause.message();
-        match &self.disabled_by {
-            None => message,
-            Some(DisabledBy { author, reason }) if reason.is_empty() => format!("{message} (by {author})"),
-            Some(DisabledBy { author, reason }) => format!("{message} (by {author}: {reason})"),
-        }
+        let Some(DisabledBy { author, reason, until }) = &self.disabled_by else { return message };
+        let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        format!("{message} (by {author}{until}{reason})")
     }
 
     /// The same finding without texts, for a caller without the role `operate`.

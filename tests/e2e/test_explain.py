@@ -258,6 +258,44 @@ def test_who_has_disabled_what_and_why_is_shown_until_it_is_enabled(fleet: Fleet
     assert explain(sidecar).codes() == []
 
 
+def test_a_disabling_with_an_end_ends_then_and_who_gives_it_learns_if_nobody_keeps_it(fleet: Fleet) -> None:
+    application = fleet.application(fleet.sidecar(1), cron=NEVER)
+    fleet.settle(application)
+    through = ["--endpoint", f"unix://{application.sidecar.socket}"]
+    itself = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+
+    def disable(*words: str) -> subprocess.CompletedProcess[str]:
+        call = [str(sidekeeper_binary()), "disable", JOB, "--yes", *words]
+        return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    told = disable("--item", "1", "--until", "3s", *through)
+    assert re.fullmatch(r"disabled  item 1 of orderSync until 20\d\d-\S+Z\n", told.stdout), told
+    assert told.stderr == ""
+    told = disable("--item", "2", "--until", "3s", "--reason", "repair", "--json", *itself)
+    assert json.loads(told.stdout) == {"changed_items": [2], "ends_by_itself": True}
+    assert disable("--item", "3", "--until", "2099-01-01T00:00:00Z", *through).returncode == 0
+    assert " until 2099-01-01T00:00:00Z)" in explain(application.sidecar).of(3)[0]["message"]
+    assert fleet.tree.get("sharding/1/disabled") == ""
+    eventually(
+        "both are enabled", lambda: [fleet.tree.get(f"sharding/{item}/disabled") for item in (1, 2)] == [None] * 2
+    )
+    notes = f"/{fleet.namespace}-sidekeeper/{JOB}/fleet/notes"
+    assert fleet.tree.client.get_children(notes) == ["item-3"]
+    # The whole job has no leader, and ends all the same.
+    assert disable("--all-servers", "--until", "2s", *through).returncode == 0
+    eventually("the server is enabled", lambda: fleet.tree.get("servers/10.0.0.1") == "ENABLED")
+    for wrong in ("1d", "2020-01-01T00:00:00Z"):
+        refused = disable("--item", "4", "--until", wrong, *through)
+        assert refused.returncode in (1, 64)
+        assert "until" in refused.stderr
+    application.kill()
+    application.sidecar.kill()
+    eventually("nobody is online", lambda: fleet.tree.children("instances") == [])
+    told = disable("--item", "4", "--until", "1s", *itself)
+    assert (told.returncode, "nobody enables at" in told.stderr) == (0, True), told
+    assert fleet.tree.get("sharding/4/disabled") == ""
+
+
 def test_a_registry_that_hangs_or_refuses_a_node_is_named_and_nothing_is_changed(fleet: Fleet) -> None:
     application = fleet.application(fleet.sidecar(1, "2s"), cron=NEVER)
     fleet.settle(application)

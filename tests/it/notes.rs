@@ -1,11 +1,12 @@
 //! The author and the reason of a disabling: written together with it, shown as long as it lasts, and never about another one.
 
+use jiff::{SignedDuration, Timestamp};
 use sidekeeper::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use sidekeeper::proto::disabling::Subject;
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{
-    DisableItemsRequest, DisableServersRequest, Disabling, EnableItemsRequest, EnableServersRequest,
-    ExplainJobRequest, GetJobRequest, RemoveServersRequest,
+    DisableItemsRequest, DisableItemsResponse, DisableServersRequest, Disabling, EnableItemsRequest,
+    EnableServersRequest, ExplainJobRequest, GetJobRequest, RemoveServersRequest,
 };
 use sidekeeper::registry::Registry as _;
 use sidekeeper::tree::{Node, Path};
@@ -22,10 +23,26 @@ async fn jobs(sidecar: &RunningSidecar) -> JobServiceClient<Channel> {
 }
 
 async fn disable(sidecar: &RunningSidecar, items: &[u32], reason: &str) -> Result<Vec<u32>, Status> {
-    let request =
-        DisableItemsRequest { job_name: JOB.to_owned(), items: items.to_vec(), reason: reason.to_owned() };
-    let answer = bounded("the answer", jobs(sidecar).await.disable_items(request)).await?;
-    Ok(answer.into_inner().changed_items)
+    disable_until(sidecar, items, reason, None).await.map(|answer| answer.changed_items)
+}
+
+async fn disable_until(
+    sidecar: &RunningSidecar,
+    items: &[u32],
+    reason: &str,
+    until: Option<Timestamp>,
+) -> Result<DisableItemsResponse, Status> {
+    let (job_name, items, reason) = (JOB.to_owned(), items.to_vec(), reason.to_owned());
+    let request = DisableItemsRequest { job_name, items, reason, until: until.map(to_message) };
+    bounded("the answer", jobs(sidecar).await.disable_items(request)).await.map(tonic::Response::into_inner)
+}
+
+fn to_message(until: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: until.as_second(), nanos: until.subsec_nanosecond() }
+}
+
+fn after(seconds: i64) -> Timestamp {
+    Timestamp::now() + SignedDuration::from_secs(seconds)
 }
 
 async fn enable(sidecar: &RunningSidecar, items: &[u32]) -> Vec<u32> {
@@ -36,7 +53,7 @@ async fn enable(sidecar: &RunningSidecar, items: &[u32]) -> Vec<u32> {
 
 async fn disable_server(sidecar: &RunningSidecar, ip: &str, reason: &str) -> Vec<String> {
     let (job_name, server_ips) = (JOB.to_owned(), vec![ip.to_owned()]);
-    let request = DisableServersRequest { job_name, server_ips, reason: reason.to_owned() };
+    let request = DisableServersRequest { job_name, server_ips, reason: reason.to_owned(), until: None };
     let answer = bounded("the answer", jobs(sidecar).await.disable_servers(request)).await;
     answer.unwrap().into_inner().changed_server_ips
 }
@@ -191,4 +208,48 @@ async fn a_reason_that_is_no_line_of_text_is_refused_and_changes_nothing() {
     assert_eq!(fleet.nodes.tree().await, before);
     assert_eq!(disable(&sidecar, &[1], &"ä".repeat(200)).await.unwrap(), [1]);
     assert_eq!(shown(&sidecar).await[0].2, "ä".repeat(200));
+}
+
+#[tokio::test]
+async fn a_disabling_with_an_end_ends_then_unless_an_operator_repeats_it() {
+    let fleet = Fleet::new().await;
+    let (sidecar, other) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);
+    let mut app = sidecar.attach(request(job(3))).await;
+    app.assigned(&[0, 1, 2]).await;
+    // Any sidecar takes the order; the leader carries it out.
+    let until = after(3);
+    let answer = disable_until(&other, &[0, 1], "repair", Some(until)).await.unwrap();
+    assert_eq!((answer.changed_items, answer.ends_by_itself), (vec![0, 1], true));
+    let said = explained(&other).await;
+    assert_eq!(said[0], format!("the item is disabled (by {} until {until}: repair)", us()));
+    assert_eq!(disable(&other, &[0], "").await.unwrap(), Vec::<u32>::new(), "for good, from now on");
+    let tree = fleet.nodes.until("item 1 is enabled", |tree| !tree.has("sharding/1/disabled")).await;
+    assert!(Timestamp::now() >= until);
+    assert!(tree.has("sharding/0/disabled"), "the last word of an operator counts");
+    assert_eq!(shown(&other).await, [(Subject::Item(0), us(), String::new())]);
+    assert_eq!(notes(&fleet).await.len(), 1);
+    // An operator may also give an end to a disabling that has none.
+    let answer = disable_until(&sidecar, &[0], "", Some(after(1))).await.unwrap();
+    assert_eq!((answer.changed_items, answer.ends_by_itself), (Vec::new(), true));
+    fleet.nodes.until("item 0 is enabled", |tree| !tree.has("sharding/0/disabled")).await;
+    assert_eq!(notes(&fleet).await, []);
+}
+
+#[tokio::test]
+async fn whoever_gives_an_end_that_nobody_keeps_is_told_so() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    java_job(&fleet).await;
+    let before = fleet.nodes.tree().await;
+    let past = disable_until(&sidecar, &[1], "", Some(after(-1))).await.unwrap_err();
+    assert_eq!(past.code(), Code::InvalidArgument, "{past:?}");
+    assert!(past.message().contains("until: given"), "{past:?}");
+    assert_eq!(fleet.nodes.tree().await, before);
+    let answer = disable_until(&sidecar, &[1], "", Some(after(1))).await.unwrap();
+    assert_eq!((answer.changed_items, answer.ends_by_itself), (vec![1], false));
+    assert!(!disable_until(&sidecar, &[2], "", None).await.unwrap().ends_by_itself);
+    // The first sidecar that takes part keeps it.
+    let _app = sidecar.attach(request(None)).await;
+    let tree = fleet.nodes.until("item 1 is enabled", |tree| !tree.has("sharding/1/disabled")).await;
+    assert!(tree.has("sharding/2/disabled"));
 }

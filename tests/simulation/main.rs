@@ -18,6 +18,7 @@ mod clock_skew;
 mod completion;
 mod deadline;
 mod departure;
+mod disabling;
 mod failover;
 mod fleet;
 mod fleet_cancel;

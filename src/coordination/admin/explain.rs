@@ -64,7 +64,8 @@ pub struct Disabling {
 }
 
 fn disabled_by(known: &NoteView) -> DisabledBy {
-    DisabledBy { author: known.note.author.clone(), reason: known.note.reason.clone() }
+    let Note { author, reason, until, .. } = known.note.clone();
+    DisabledBy { author, reason, until }
 }
 
 /// Why a job runs or does not run.

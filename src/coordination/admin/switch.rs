@@ -14,6 +14,7 @@ use crate::tree::{NodeKind, Operation, Path, Transaction, Zxid};
 
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::picture::Picture;
+use crate::coordination::job::picture::disabling::keeper;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::nodes::{ConfigView, ServerStatus};
 use crate::extension::note::Note;
@@ -55,6 +56,8 @@ pub struct SwitchPlan {
     pub items: BTreeSet<Item>,
     /// The servers that it changes.
     pub servers: BTreeSet<Ipv4Addr>,
+    /// Whether an instance is online that ends a disabling when its time has come.
+    pub has_keeper: bool,
 }
 
 /// Why a wish cannot be fulfilled.
@@ -68,18 +71,19 @@ pub enum SwitchRefusal {
     NoServer(Ipv4Addr, BTreeSet<Ipv4Addr>),
 }
 
-/// Plans the missing changes of a wish: as much as fits into one transaction. `note`: who wishes it, and why. A disabling that is new gets
-/// the note, and one that is not gets it if it has a reason.
+/// Plans the missing changes of a wish: as much as fits into one transaction. `note`: who wishes it, why, and until when. A disabling that is
+/// new gets the note, and one that is not gets it if it has a reason, or another end.
 pub fn plan(
     paths: &JobPaths,
     picture: &Picture,
     wish: &Wish,
     note: &Note,
 ) -> Result<SwitchPlan, SwitchRefusal> {
-    match wish {
-        Wish::Items(items, switch) => plan_items(paths, picture, items, *switch, note),
-        Wish::Servers(servers, switch) => plan_servers(paths, picture, servers, *switch, note),
-    }
+    let plan = match wish {
+        Wish::Items(items, switch) => plan_items(paths, picture, items, *switch, note)?,
+        Wish::Servers(servers, switch) => plan_servers(paths, picture, servers, *switch, note)?,
+    };
+    Ok(SwitchPlan { has_keeper: keeper(&picture.nodes, &picture.fleet).is_some(), ..plan })
 }
 
 fn plan_items(
@@ -185,7 +189,8 @@ fn forgotten(fleet: &FleetView, about: Noted) -> Option<Operation> {
     Some(Operation::Delete { path: fleet.paths().note(about), version })
 }
 
-/// The steps for something that is disabled already, by this transaction and this node: its note gets the new reason, if there is one.
+/// The steps for something that is disabled already, by this transaction and this node: its note gets the new reason and the new end, if
+/// there are any. The last operator's word counts: without an end, the disabling lasts until somebody enables it.
 fn repeated(
     fleet: &FleetView,
     about: Noted,
@@ -193,9 +198,10 @@ fn repeated(
     node: Path,
     note: &Note,
 ) -> Vec<Operation> {
-    let Some(disabled_in) = disabled_in.filter(|_| !note.reason.is_empty()) else { return Vec::new() };
+    let Some(disabled_in) = disabled_in else { return Vec::new() };
     let known = fleet.note(about).filter(|known| known.is_about(disabled_in));
-    if known.is_some_and(|known| known.note.says(note)) {
+    let says_more = !note.reason.is_empty() || note.until != known.and_then(|known| known.note.until);
+    if !says_more || known.is_some_and(|known| known.note.says(note)) {
         return Vec::new();
     }
     vec![
@@ -298,6 +304,14 @@ mod tests {
         let data = "by uid 0\nreason still full\nin 9\n".as_bytes().into();
         let set = Operation::Set { path: noted.clone(), data, version: Some(4) };
         assert_eq!(repeated, [Operation::Check { path: disabled.clone(), version: None }, set]);
+        // A disabling with an end gets none by a repetition without one.
+        let until = note.clone().until(Some(Timestamp::UNIX_EPOCH));
+        let ends = with(9, 9, &until.write());
+        assert_eq!(steps(&ends, Switch::Disabled, &until), []);
+        assert_eq!(steps(&ours, Switch::Disabled, &Note { reason: String::new(), ..until }).len(), 2);
+        let forever = steps(&ends, Switch::Disabled, &Note::new("uid 0", ""));
+        let data = "by uid 0\nin 9\n".as_bytes().into();
+        assert_eq!(forever[1], Operation::Set { path: noted.clone(), data, version: Some(4) });
         // The note of an earlier disabling is replaced, whatever it says.
         assert_eq!(steps(&with(12, 9, &note.write()), Switch::Disabled, &note).len(), 2);
         assert_eq!(steps(&with(12, 13, &note.clone().about(Zxid(12)).write()), Switch::Disabled, &note), []);

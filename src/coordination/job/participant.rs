@@ -37,6 +37,7 @@ use crate::coordination::job::notices::waiting::Waiting;
 use crate::coordination::job::once::Once;
 use crate::coordination::job::ownership::Ownership;
 use crate::coordination::job::ownership::allocation::former_rule;
+use crate::coordination::job::ownership::disabling_end::{end_disablings, next_end};
 use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::job::rotation::{Rotation, repair_rotation};
@@ -207,6 +208,7 @@ impl Participant {
         ownership.plan_handoff(cx, out);
         ownership.remind_leader(cx, membership, out);
         membership.remove_stale_servers(cx, out);
+        end_disablings(cx, out);
     }
 
     /// The executions that are to begin: after failovers, fires, triggers, failed attempts.
@@ -286,7 +288,8 @@ impl Participant {
         let waits = waits.into_iter().flatten();
         let waits = waits.chain(self.membership.waits(now)).chain(self.ownership.waits(now));
         let mono = waits.filter(|at| *at > now).min();
-        let wall = if self.cx.follows_schedule() { self.firing.next(self.cx.now.wall) } else { None };
+        let fire = if self.cx.follows_schedule() { self.firing.next(self.cx.now.wall) } else { None };
+        let wall = fire.into_iter().chain(next_end(&self.cx)).min();
         Wakeup { wall, mono }
     }
 

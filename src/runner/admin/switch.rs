@@ -28,6 +28,8 @@ pub struct Switched {
     pub items: BTreeSet<Item>,
     /// The servers that were not as wished.
     pub servers: BTreeSet<Ipv4Addr>,
+    /// Whether a sidecar ends the disabling when its time has come.
+    pub ends_by_itself: bool,
 }
 
 /// Why something is not as wished. Earlier changes stay; a repetition goes on with the rest.
@@ -160,6 +162,7 @@ async fn switch_at_once(
                 SwitchError::NoServer { job: job.clone(), server, known }
             }
         })?;
+        switched.ends_by_itself = plan.has_keeper && wish.disables() && note.until.is_some();
         if plan.transaction.is_empty() {
             return Ok(switched);
         }

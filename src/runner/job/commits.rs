@@ -40,6 +40,7 @@ pub(super) fn commit(
         | Purpose::TakeTrigger
         | Purpose::RemoveServers
         | Purpose::CheckClock
+        | Purpose::Enable
         | Purpose::RepairRotation
         | Purpose::RemindLeader
         | Purpose::PlanHandoff

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use sidekeeper::extension::cancel_wish::FleetCancel;
 use sidekeeper::job::Item;
 use sidekeeper::registry::Registry;
-use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
+use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use super::World;
 
@@ -31,6 +31,15 @@ impl World {
         let path = Path::parse("/ns-sidekeeper/job/fleet/cancels").unwrap().child(request);
         let content = FleetCancel::write(items.as_ref());
         session.ensure(&path, NodeKind::Persistent, content.as_bytes()).now_or_never().unwrap().unwrap();
+    }
+
+    /// An operator's call to a sidecar: a transaction, once the folder of this node exists.
+    pub fn operate(&mut self, node: &Path, transaction: Transaction) {
+        self.set_registry_clock();
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let folder = node.parent().unwrap();
+        session.ensure(&folder, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        session.commit(transaction).now_or_never().unwrap().unwrap();
     }
 
     /// A Java instance that has been there for a while, so that its scheduler runs, and does nothing.

@@ -37,6 +37,8 @@ pub enum Purpose {
     ForgetNames,
     /// Remind a Java leader of items that have no owner.
     RemindLeader,
+    /// Enable items and servers that were to be disabled until now.
+    Enable,
     /// Delete the turn of a server that is offline.
     RepairRotation,
     /// Delete a trigger for which there is nothing to execute.
@@ -75,7 +77,7 @@ impl Purpose {
             Self::RepairRotation => Room::Rotation,
             Self::Complete | Self::Checkpoint => Room::Execution,
             Self::FlagResharding | Self::Shard | Self::RemindLeader => Room::Ownership,
-            Self::PlanHandoff | Self::HandOff | Self::ForgetNames => Room::Ownership,
+            Self::PlanHandoff | Self::HandOff | Self::ForgetNames | Self::Enable => Room::Ownership,
             Self::RegisterAtBarrier => Room::Once,
             Self::Start | Self::FlagMisfire | Self::TakeTrigger => Room::Firing,
             Self::FlagFailover => Room::Failover,
@@ -101,6 +103,7 @@ impl fmt::Display for Purpose {
             Self::Renew => "renew items",
             Self::ForgetNames => "forget names",
             Self::RemindLeader => "remind the leader",
+            Self::Enable => "enable",
             Self::RepairRotation => "repair rotation",
             Self::TakeTrigger => "take trigger",
             Self::RegisterAtBarrier => "register at a barrier",

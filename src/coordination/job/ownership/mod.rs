@@ -1,9 +1,10 @@
 //! The owner of each item: resharding of all items at once, handoff of one by one, and reservations for names of
-//! offline instances.
+//! offline instances; and the end of an operator's disabling.
 //!
 //! This file has the interface of the room; each question has a file of its own.
 
 pub(crate) mod allocation;
+pub(crate) mod disabling_end;
 pub mod forecast;
 mod handoff_plan;
 mod handoff_release;

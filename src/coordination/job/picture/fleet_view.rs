@@ -8,7 +8,7 @@
 //! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above |
 //! | `cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items |
-//! | `notes/{subject}`, persistent | who has disabled an item or a server, and why |
+//! | `notes/{subject}`, persistent | who has disabled an item or a server, why, and until when |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: none |
 //!
 //! A line that cannot be read is skipped, so that a later version may add more.
@@ -198,6 +198,11 @@ impl FleetView {
         let concerns =
             |cancel: &&FleetCancel| cancel.items.as_ref().is_none_or(|items| items.contains(&item));
         self.cancels.values().filter(concerns).map(|cancel| cancel.created).max()
+    }
+
+    /// All notes, also those about earlier disablings.
+    pub fn notes(&self) -> impl Iterator<Item = (Noted, &NoteView)> {
+        self.notes.iter().map(|(about, note)| (*about, note))
     }
 
     /// The note about an item or a server, also if it is about an earlier disabling; `None`: there is none.

@@ -187,7 +187,7 @@ impl JobView {
             (Place::Disabled(item), content) => {
                 let view = self.item_mut(item);
                 view.disabled = true;
-                view.disabled_in = content.map(|(_, stat)| stat.created);
+                view.disabled_in = content.map(|(_, stat)| stat.created).or(view.disabled_in);
                 self.membership_revision += 1;
             }
             (Place::FailoverItem(item), _) => {

@@ -637,7 +637,9 @@ type Disabling struct {
 	// Why. Empty: nobody has said it.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Since when, by the registry's clock. Absent: not known.
-	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// Until when. Absent: until somebody enables it.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -714,6 +716,13 @@ func (x *Disabling) GetReason() string {
 func (x *Disabling) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
+	}
+	return nil
+}
+
+func (x *Disabling) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
 	}
 	return nil
 }
@@ -1280,7 +1289,10 @@ type DisableItemsRequest struct {
 	Items []uint32 `protobuf:"varint,2,rep,packed,name=items,proto3" json:"items,omitempty"`
 	// Why: one line of at most 200 characters. `ExplainJob` and `GetJob` show it with what the sidecar knows of the caller. Empty: nobody says it.
 	// Items that are disabled already get it, too.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Until when; an instant in the future. The instance that leads enables the items then, or the first one of a sidecar if no sidecar leads, unless
+	// the disabling was repeated meanwhile: a repetition replaces the end. Absent: until somebody enables them.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1336,11 +1348,21 @@ func (x *DisableItemsRequest) GetReason() string {
 	return ""
 }
 
+func (x *DisableItemsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // The items that the call has disabled.
 type DisableItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The items that were enabled before, ascending.
-	ChangedItems  []uint32 `protobuf:"varint,1,rep,packed,name=changed_items,json=changedItems,proto3" json:"changed_items,omitempty"`
+	ChangedItems []uint32 `protobuf:"varint,1,rep,packed,name=changed_items,json=changedItems,proto3" json:"changed_items,omitempty"`
+	// Whether a sidecar has an instance online that enables the items when `until` has come. False with `until`: nobody enables them then, unless
+	// an application attaches; one that attaches later does it at once. False without `until`.
+	EndsByItself  bool `protobuf:"varint,2,opt,name=ends_by_itself,json=endsByItself,proto3" json:"ends_by_itself,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,6 +1402,13 @@ func (x *DisableItemsResponse) GetChangedItems() []uint32 {
 		return x.ChangedItems
 	}
 	return nil
+}
+
+func (x *DisableItemsResponse) GetEndsByItself() bool {
+	if x != nil {
+		return x.EndsByItself
+	}
+	return false
 }
 
 // The items to enable.
@@ -1491,7 +1520,9 @@ type DisableServersRequest struct {
 	// The servers' addresses (IPv4), at most 10000. Empty: all servers of the job.
 	ServerIps []string `protobuf:"bytes,2,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
 	// Why, as in `DisableItemsRequest`.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Until when, as in `DisableItemsRequest`.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1547,13 +1578,22 @@ func (x *DisableServersRequest) GetReason() string {
 	return ""
 }
 
+func (x *DisableServersRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // The servers that the call has disabled.
 type DisableServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The servers that were not disabled before, ascending.
 	ChangedServerIps []string `protobuf:"bytes,1,rep,name=changed_server_ips,json=changedServerIps,proto3" json:"changed_server_ips,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Whether the disabling ends at `until`, as in `DisableItemsResponse`.
+	EndsByItself  bool `protobuf:"varint,2,opt,name=ends_by_itself,json=endsByItself,proto3" json:"ends_by_itself,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DisableServersResponse) Reset() {
@@ -1591,6 +1631,13 @@ func (x *DisableServersResponse) GetChangedServerIps() []string {
 		return x.ChangedServerIps
 	}
 	return nil
+}
+
+func (x *DisableServersResponse) GetEndsByItself() bool {
+	if x != nil {
+		return x.EndsByItself
+	}
+	return false
 }
 
 // The servers to enable.
@@ -2318,13 +2365,14 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x11parameters_hidden\x18\v \x01(\bR\x10parametersHidden\x128\n" +
 	"\n" +
 	"disablings\x18\f \x03(\v2\x18.sidekeeper.v1.DisablingR\n" +
-	"disablings\"\xad\x01\n" +
+	"disablings\"\xdf\x01\n" +
 	"\tDisabling\x12\x14\n" +
 	"\x04item\x18\x01 \x01(\rH\x00R\x04item\x12\x1d\n" +
 	"\tserver_ip\x18\x02 \x01(\tH\x00R\bserverIp\x12\x16\n" +
 	"\x06author\x18\x03 \x01(\tR\x06author\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05sinceB\t\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\t\n" +
 	"\asubject\"\x8f\x02\n" +
 	"\x10UpdateJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
@@ -2359,25 +2407,29 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\fServerStatus\x12\x1b\n" +
 	"\tserver_ip\x18\x01 \x01(\tR\bserverIp\x12\x1a\n" +
 	"\bdisabled\x18\x02 \x01(\bR\bdisabled\x12%\n" +
-	"\x0einstance_count\x18\x03 \x01(\rR\rinstanceCount\"^\n" +
+	"\x0einstance_count\x18\x03 \x01(\rR\rinstanceCount\"\x90\x01\n" +
 	"\x13DisableItemsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\";\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"a\n" +
 	"\x14DisableItemsResponse\x12#\n" +
-	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"E\n" +
+	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\x12$\n" +
+	"\x0eends_by_itself\x18\x02 \x01(\bR\fendsByItself\"E\n" +
 	"\x12EnableItemsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\":\n" +
 	"\x13EnableItemsResponse\x12#\n" +
-	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"i\n" +
+	"\rchanged_items\x18\x01 \x03(\rR\fchangedItems\"\x9b\x01\n" +
 	"\x15DisableServersRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
 	"server_ips\x18\x02 \x03(\tR\tserverIps\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"F\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"l\n" +
 	"\x16DisableServersResponse\x12,\n" +
-	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"P\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\x12$\n" +
+	"\x0eends_by_itself\x18\x02 \x01(\bR\fendsByItself\"P\n" +
 	"\x14EnableServersRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -2532,45 +2584,48 @@ var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	39, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
 	8,  // 8: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
 	38, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
-	35, // 10: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	40, // 11: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	30, // 12: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 13: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	38, // 14: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	34, // 15: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	33, // 16: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 17: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 18: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	6,  // 19: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	9,  // 20: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	11, // 21: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	13, // 22: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	15, // 23: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	26, // 24: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	28, // 25: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	31, // 26: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	18, // 27: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	20, // 28: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	22, // 29: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	24, // 30: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 31: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	7,  // 32: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	10, // 33: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	12, // 34: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	14, // 35: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	16, // 36: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	27, // 37: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	29, // 38: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	32, // 39: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	19, // 40: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	21, // 41: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	23, // 42: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	25, // 43: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	31, // [31:44] is the sub-list for method output_type
-	18, // [18:31] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	38, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
+	35, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	40, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38, // 13: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
+	38, // 14: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
+	30, // 15: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	1,  // 16: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	38, // 17: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	34, // 18: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	33, // 19: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 20: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 21: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	6,  // 22: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	9,  // 23: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	11, // 24: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	13, // 25: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	15, // 26: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	26, // 27: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	28, // 28: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	31, // 29: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	18, // 30: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	20, // 31: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	22, // 32: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	24, // 33: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 34: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	7,  // 35: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	10, // 36: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	12, // 37: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	14, // 38: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	16, // 39: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	27, // 40: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	29, // 41: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	32, // 42: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	19, // 43: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	21, // 44: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	23, // 45: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	25, // 46: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	34, // [34:47] is the sub-list for method output_type
+	21, // [21:34] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }

@@ -346,6 +346,7 @@ class Disabling(_message.Message):
     AUTHOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """This item of the job."""
     server_ip: _builtins.str
@@ -358,6 +359,10 @@ class Disabling(_message.Message):
     def since(self) -> _timestamp_pb2.Timestamp:
         """Since when, by the registry's clock. Absent: not known."""
 
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Until when. Absent: until somebody enables it."""
+
     def __init__(
         self,
         *,
@@ -366,10 +371,11 @@ class Disabling(_message.Message):
         author: _builtins.str = ...,
         reason: _builtins.str = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "server_ip", b"server_ip", "since", b"since", "subject", b"subject"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "server_ip", b"server_ip", "since", b"since", "subject", b"subject", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "item", b"item", "reason", b"reason", "server_ip", b"server_ip", "since", b"since", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "item", b"item", "reason", b"reason", "server_ip", b"server_ip", "since", b"since", "subject", b"subject", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["item", "server_ip"]  # noqa: Y015
     _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
@@ -657,6 +663,7 @@ class DisableItemsRequest(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
     reason: _builtins.str
@@ -667,16 +674,23 @@ class DisableItemsRequest(_message.Message):
     def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The items, 1 to 10000."""
 
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Until when; an instant in the future. The instance that leads enables the items then, or the first one of a sidecar if no sidecar leads, unless
+        the disabling was repeated meanwhile: a repetition replaces the end. Absent: until somebody enables them.
+        """
+
     def __init__(
         self,
         *,
         job_name: _builtins.str = ...,
         items: _abc.Iterable[_builtins.int] | None = ...,
         reason: _builtins.str = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name", "reason", b"reason", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -689,6 +703,11 @@ class DisableItemsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGED_ITEMS_FIELD_NUMBER: _builtins.int
+    ENDS_BY_ITSELF_FIELD_NUMBER: _builtins.int
+    ends_by_itself: _builtins.bool
+    """Whether a sidecar has an instance online that enables the items when `until` has come. False with `until`: nobody enables them then, unless
+    an application attaches; one that attaches later does it at once. False without `until`.
+    """
     @_builtins.property
     def changed_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The items that were enabled before, ascending."""
@@ -697,10 +716,11 @@ class DisableItemsResponse(_message.Message):
         self,
         *,
         changed_items: _abc.Iterable[_builtins.int] | None = ...,
+        ends_by_itself: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_items", b"changed_items"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_items", b"changed_items", "ends_by_itself", b"ends_by_itself"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,6 +787,7 @@ class DisableServersRequest(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     SERVER_IPS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
     reason: _builtins.str
@@ -775,16 +796,21 @@ class DisableServersRequest(_message.Message):
     def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The servers' addresses (IPv4), at most 10000. Empty: all servers of the job."""
 
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Until when, as in `DisableItemsRequest`."""
+
     def __init__(
         self,
         *,
         job_name: _builtins.str = ...,
         server_ips: _abc.Iterable[_builtins.str] | None = ...,
         reason: _builtins.str = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "reason", b"reason", "server_ips", b"server_ips"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "reason", b"reason", "server_ips", b"server_ips", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,6 +823,9 @@ class DisableServersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGED_SERVER_IPS_FIELD_NUMBER: _builtins.int
+    ENDS_BY_ITSELF_FIELD_NUMBER: _builtins.int
+    ends_by_itself: _builtins.bool
+    """Whether the disabling ends at `until`, as in `DisableItemsResponse`."""
     @_builtins.property
     def changed_server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The servers that were not disabled before, ascending."""
@@ -805,10 +834,11 @@ class DisableServersResponse(_message.Message):
         self,
         *,
         changed_server_ips: _abc.Iterable[_builtins.str] | None = ...,
+        ends_by_itself: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_server_ips", b"changed_server_ips"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_server_ips", b"changed_server_ips", "ends_by_itself", b"ends_by_itself"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
