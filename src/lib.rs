@@ -1,6 +1,7 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
 pub mod api;
+pub mod bundle;
 pub mod cli;
 pub mod codec;
 pub mod config;

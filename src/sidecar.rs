@@ -219,6 +219,13 @@ impl Sidecar {
             closing,
         ));
         let heartbeat = Heartbeat::new(&clock);
+        let sidecars = Sidecars::new(
+            attachments.clone(),
+            (locks.clone(), sticky_locks.clone()),
+            (draining.clone(), config.drain_timeout),
+            describe.clone(),
+            (LogFilter::new(&config.log_level), heartbeat.clone()),
+        );
         let services = Services {
             participants: Participants::new(attachments.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -226,20 +233,15 @@ impl Sidecar {
             locks: LockCalls::new(locks.clone()),
             elections: ElectionCalls::new(locks.clone()),
             sticky_locks: StickyLockCalls::new(sticky_locks.clone()),
-            sidecars: Sidecars::new(
-                attachments.clone(),
-                (locks.clone(), sticky_locks.clone()),
-                (draining.clone(), config.drain_timeout),
-                describe.clone(),
-                (LogFilter::new(&config.log_level), heartbeat.clone()),
-            ),
             namespaces: Namespaces::new(shared.clone(), drained.clone()),
             diagnostics: Diagnostics::new(
                 shared.clone(),
-                checked_settings(&config),
+                (checked_settings(&config), config.given.clone()),
                 heartbeat.clone(),
                 drained.clone(),
+                sidecars.clone(),
             ),
+            sidecars,
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();

@@ -20,6 +20,7 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW, Cost::Large),
     ("/sidekeeper.v1.AssignmentService/WatchAssignments", VIEW, Cost::Small),
     ("/sidekeeper.v1.DiagnosticsService/CheckDeployment", VIEW, Cost::Large),
+    ("/sidekeeper.v1.DiagnosticsService/CollectBundle", OPERATE_ALL, Cost::Large),
     ("/sidekeeper.v1.DiagnosticsService/ExplainJob", VIEW, Cost::Large),
     ("/sidekeeper.v1.DiagnosticsService/PlanSharding", VIEW, Cost::Large),
     ("/sidekeeper.v1.ElectionService/Campaign", ATTACH, Cost::Small),

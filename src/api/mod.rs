@@ -2,11 +2,13 @@
 
 pub mod assignment;
 mod audit;
+pub mod bundle;
 pub mod convert;
 pub mod date;
 pub mod diagnostics;
 pub mod election;
 pub mod event;
+pub mod finding;
 pub mod job;
 pub mod jobs;
 pub mod lock;

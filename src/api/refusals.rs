@@ -41,15 +41,15 @@ impl LogRefusals {
     }
 
     fn log(&self, method: &str, status: &Status) {
-        let (code, message) = (status.code(), || Excerpt::of_length(status.message(), MESSAGE_CHARS_MAX));
+        let (code, detail) = (status.code(), || Excerpt::of_length(status.message(), MESSAGE_CHARS_MAX));
         // Callers repeat these calls, so they need no warning.
         if matches!(code, Code::Ok | Code::Cancelled | Code::Unavailable) {
-            debug!(method = %Excerpt::of(method), ?code, message = %message(), "call ended");
+            debug!(method = %Excerpt::of(method), ?code, detail = %detail(), "call ended");
             return;
         }
         let kind = (self.methods.get(method).cloned(), i32::from(code));
         if self.log.admits(&kind) {
-            warn!(event = "CALL_REFUSED", method = %Excerpt::of(method), ?code, message = %message(), "call refused");
+            warn!(event = "CALL_REFUSED", method = %Excerpt::of(method), ?code, detail = %detail(), "call refused");
         }
     }
 }

@@ -161,7 +161,13 @@ impl SidecarService for Sidecars {
 }
 
 impl Sidecars {
-    fn status(&self, caller: &Caller) -> proto::GetStatusResponse {
+    /// The instances at the sidecar.
+    pub(super) fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// The state of the sidecar, for this caller.
+    pub(super) fn status(&self, caller: &Caller) -> proto::GetStatusResponse {
         let shared = self.attachments.shared();
         let now = shared.clock.now();
         let session = shared.current.borrow().clone();

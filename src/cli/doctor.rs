@@ -13,7 +13,7 @@ use super::endpoint::{SidecarArgs, authorized, refused};
 use super::explain::finding_in_json;
 use super::registry::{Registry, RegistryArgs, failed};
 use super::{ANSWER_IS_NO, Failure, json_line, print, printable};
-use crate::api::{diagnostics, status};
+use crate::api::{finding, status};
 use crate::coordination::admin::doctor::check;
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::{CheckDeploymentRequest, CheckDeploymentResponse, CheckOutcome};
@@ -90,15 +90,15 @@ async fn checks_in(registry: &Registry, without_jobs: bool) -> Result<Checks, Fa
     let facts = check_deployment::facts_of(registry.namespace(), registry.session_timeout).await;
     let of_sidecar = ["sidecar", "security"];
     let checks = check(&facts).into_iter().filter(move |check| !of_sidecar.contains(&check.category));
-    let checks: Vec<_> = checks.map(|check| Ok(diagnostics::check_to_message(&check))).collect();
+    let checks: Vec<_> = checks.map(|check| Ok(finding::check_to_message(&check))).collect();
     if without_jobs {
-        return Ok(iter(checks).chain(iter([Ok(diagnostics::jobs_checked(0))])).boxed());
+        return Ok(iter(checks).chain(iter([Ok(finding::jobs_checked(0))])).boxed());
     }
     let namespace = registry.namespace();
     let (session, root, clock) = (namespace.session.clone(), namespace.root.clone(), namespace.clock.clone());
     let jobs = check_deployment::jobs_in(session, root, clock, |_| true).await;
     let jobs = jobs.map_err(|error| failed(&status::of_list(&error)))?;
-    Ok(iter(checks).chain(diagnostics::jobs_to_messages(jobs, true)).boxed())
+    Ok(iter(checks).chain(finding::jobs_to_messages(jobs, true)).boxed())
 }
 
 /// Prints each check as it comes, and at the end their numbers.

@@ -12,7 +12,7 @@ use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
 use super::{ANSWER_IS_NO, Failure, print};
-use crate::api::{diagnostics, status};
+use crate::api::{finding, status};
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::finding_subject::Subject;
 use crate::proto::{
@@ -69,11 +69,11 @@ async fn ask(sidecar: &SidecarArgs, request: ExplainJobRequest) -> Result<Explai
 }
 
 async fn explain_in(registry: &Registry, request: &ExplainJobRequest) -> Result<ExplainJobResponse, Failure> {
-    let (job, items) = diagnostics::read(request).map_err(|invalid| failed(&invalid.to_status()))?;
+    let (job, items) = finding::read(request).map_err(|invalid| failed(&invalid.to_status()))?;
     let explained = explain_job::explain_in(registry.namespace(), &job, &items).await;
     registry.session.close().await;
     let (explanation, as_of) = explained.map_err(|error| failed(&status::of_explain(&error)))?;
-    Ok(diagnostics::to_message(&job, explanation, as_of))
+    Ok(finding::to_message(&job, explanation, as_of))
 }
 
 /// A line about the job, its findings, and its items, with one entry for neighbours without findings.

@@ -4,6 +4,7 @@
 //! completions and configuration cannot disagree.
 
 mod backup;
+mod bundle;
 mod cancel;
 mod change_job;
 mod child;
@@ -124,6 +125,12 @@ enum Command {
     /// Exit status: 0 if no check found an error, 2 if one did, or with `--strict` a warning; 1 if the sidecar refused or could not be reached,
     /// 75 if another attempt may help.
     Doctor(doctor::DoctorArgs),
+    /// Collects what somebody needs who helps from afar: settings, status, checks, explanations, nodes, metrics and the log.
+    ///
+    /// Prints what the bundle will have, and writes it. Addresses and names have pseudonyms; secrets and checkpoints are left out. Exit status: 0 if the
+    /// file is written; 1 if the sidecar refused or could not be reached, or the file cannot be written; 64 if the command line is wrong or the file exists; 75 if another attempt may
+    /// help.
+    Bundle(bundle::BundleArgs),
     /// Makes each online instance of a job fire once, now, independent of its schedule.
     ///
     /// Prints the triggered instances, and does not wait for the executions. Exit status: 0 if the job was
@@ -366,6 +373,7 @@ impl Cli {
             Command::Plan(args) => with_runtime(|runtime| runtime.block_on(plan::plan(args))),
             Command::Doctor(args) => with_runtime(|runtime| runtime.block_on(doctor::doctor(args))),
             Command::Triggers(args) => with_runtime(|runtime| runtime.block_on(triggers::triggers(args))),
+            Command::Bundle(args) => with_runtime(|runtime| runtime.block_on(bundle::bundle(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Disable(args) => with_runtime(|runtime| runtime.block_on(switch::disable(args))),
             Command::Enable(args) => with_runtime(|runtime| runtime.block_on(switch::enable(args))),

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::endpoint::exit_code;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
 use crate::config::settings::{self, Setting};
-use crate::config::{ConfigError, Flags, Sources, load};
+use crate::config::{ConfigError, Flags, GivenSetting, Sources, load};
 use crate::registry::Session;
 use crate::runner::admin::Namespace;
 use crate::runner::clock::Clock;
@@ -55,6 +55,8 @@ pub(super) struct Registry {
     pub(super) session: Arc<dyn Session>,
     /// The timeout that the command has asked for.
     pub(super) session_timeout: Duration,
+    /// The settings of the command.
+    pub(super) settings: Vec<GivenSetting>,
     namespace: Path,
     clock: Clock,
 }
@@ -104,7 +106,8 @@ impl RegistryArgs {
             let code = if may_help { TRY_AGAIN } else { FAILED };
             Failure { code, error: anyhow!("no session with ZooKeeper: {}", printable(&error.to_string())) }
         })?;
-        Ok(Some(Registry { session, session_timeout: config.session_timeout, namespace, clock }))
+        let (session_timeout, settings) = (config.session_timeout, config.given);
+        Ok(Some(Registry { session, session_timeout, settings, namespace, clock }))
     }
 }
 

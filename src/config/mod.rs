@@ -29,7 +29,7 @@ pub use self::names::Names;
 pub use self::rights::Rights;
 pub use self::roles::{Role, Roles};
 use self::settings::Setting;
-pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
+pub use self::source::{FILE_VARIABLE, Flags, GivenSetting, Problem, Sources};
 use self::source::{File, Given, Origin};
 use self::types::{Access, MASK};
 pub use self::types::{Allowed, Listen, ListenAddress, LogFormat, Secret, ServerFiles, UnixAddress, Who};
@@ -112,6 +112,8 @@ pub struct Config {
     pub http_hosts: Vec<String>,
     /// How many jobs have metrics of their own. Default: 200.
     pub metrics_jobs: usize,
+    /// The settings as their authors wrote them, for operators.
+    pub given: Vec<GivenSetting>,
 }
 
 /// A configuration and the sources of its values.
@@ -173,7 +175,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
     let file = sources.read_file(&mut problems);
     let mut reader = Reader { sources, file, problems, given: Vec::new() };
     match reader.read() {
-        Ok(config) if reader.problems.is_empty() => Ok(Loaded { config, given: reader.given }),
+        Ok(mut config) if reader.problems.is_empty() => {
+            config.given = reader.given.iter().map(|(setting, given)| given.shown(setting)).collect();
+            Ok(Loaded { config, given: reader.given })
+        }
         Ok(_) | Err(Reported) => Err(ConfigError { problems: reader.problems }),
     }
 }
@@ -319,6 +324,7 @@ impl Reader<'_> {
             http_listen: http_listen?,
             http_hosts: http_hosts?,
             metrics_jobs: metrics_jobs?,
+            given: Vec::new(),
         })
     }
 

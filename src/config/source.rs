@@ -42,6 +42,34 @@ pub(super) struct Given {
     pub(super) origin: Origin,
 }
 
+/// A setting, and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenSetting {
+    /// Its key.
+    pub key: &'static str,
+    /// Its values; masked if they are secret.
+    pub texts: Vec<String>,
+    /// `flag`, `environment`, `file` or `default`.
+    pub origin: &'static str,
+}
+
+impl Given {
+    /// The setting for operators.
+    pub(super) fn shown(&self, setting: &Setting) -> GivenSetting {
+        let mask = |text: &String| if setting.secret { MASK.to_owned() } else { text.clone() };
+        GivenSetting {
+            key: setting.key,
+            texts: self.texts.iter().map(mask).collect(),
+            origin: match self.origin {
+                Origin::Flag => "flag",
+                Origin::Environment => "environment",
+                Origin::File(_) => "file",
+                Origin::Default => "default",
+            },
+        }
+    }
+}
+
 /// One error of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {

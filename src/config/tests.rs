@@ -34,7 +34,7 @@ fn load_from(given: &Case<'_>) -> (Result<Loaded, ConfigError>, String) {
 }
 
 fn config(given: &Case<'_>) -> Config {
-    load_from(given).0.unwrap().config
+    Config { given: Vec::new(), ..load_from(given).0.unwrap().config }
 }
 
 fn check_refused(given: &Case<'_>, expected: &Expect) {
@@ -115,6 +115,7 @@ fn without_any_source_the_defaults_hold() {
             http_listen: None,
             http_hosts: [],
             metrics_jobs: 200,
+            given: [],
         }
     "#]]
     .assert_debug_eq(&config);
@@ -303,11 +304,17 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     "#]]
     .assert_eq(&shown.replace(&path, "FILE"));
     assert!(!format!("{loaded:?}").contains("hunter2"), "{loaded:?}");
+    let given = |key| loaded.config.given.iter().find(|setting| setting.key == key).unwrap();
+    assert_eq!(
+        (given("digest").texts.as_slice(), given("digest").origin),
+        (&["***".to_owned()][..], "environment")
+    );
+    assert_eq!((given("zookeeper").texts[0].as_str(), given("zookeeper").origin), ("zk:2181", "file"));
 
     // The printed text is a configuration file. It gives the same configuration once the secret is filled in.
     let again = shown.replace("***", "user:hunter2");
     let again = config(&Case { flags: &[], environment: &[], file: Some(&again) });
-    assert_eq!(again, loaded.config);
+    assert_eq!(again, Config { given: Vec::new(), ..loaded.config });
 }
 
 #[test]

@@ -334,6 +334,20 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Whether a path relative to the job's root is that of a latch, or of a node in its queue, which Curator names.
+pub fn is_latch(relative: &str) -> bool {
+    let is_queue = |folder: &str| {
+        matches!(folder, "leader/election/latch" | "leader/failover/latch")
+            || folder
+                .strip_prefix("guarantee/")
+                .and_then(|name| name.strip_suffix("-latch"))
+                .is_some_and(|name| Barrier::from_name(name).is_some())
+    };
+    relative == "leader/election"
+        || is_queue(relative)
+        || relative.rsplit_once('/').is_some_and(|(folder, _)| is_queue(folder))
+}
+
 /// An item's name. Java writes items in their shortest form: `00` or `+1` would be another node with the same
 /// number.
 fn number(text: &str) -> Option<Item> {

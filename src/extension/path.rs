@@ -108,6 +108,48 @@ impl ExtensionPaths {
     }
 }
 
+/// The meaning of a path below the folder with our own nodes of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnPlace<'a> {
+    /// A node that only has children.
+    Folder,
+    /// The ledger's entry of an item.
+    LedgerEntry,
+    /// The witness of a fire.
+    Witness,
+    /// The checkpoint of an item's execution.
+    Checkpoint,
+    /// The profile of an instance.
+    Member(&'a str),
+    /// The record of a named instance.
+    Name(&'a str),
+    /// The plan of the items that change their owner.
+    Handoff,
+    /// Any other node.
+    Other,
+}
+
+impl<'a> OwnPlace<'a> {
+    /// Reads a path relative to the folder.
+    pub fn of(relative: &'a str) -> Self {
+        let is_number = |text: &str| text.parse::<u64>().is_ok();
+        let mut parts = relative.splitn(4, '/');
+        match (parts.next().unwrap_or_default(), parts.next(), parts.next(), parts.next()) {
+            ("" | "fires" | "checkpoints" | "fleet", None, ..) => Self::Folder,
+            ("fires", Some(item), None, _) if is_number(item) => Self::LedgerEntry,
+            ("fires", Some(name), None, _) if name.strip_prefix(WITNESS).is_some_and(is_number) => {
+                Self::Witness
+            }
+            ("checkpoints", Some(item), None, _) if is_number(item) => Self::Checkpoint,
+            ("fleet", Some("members" | "names"), None, _) => Self::Folder,
+            ("fleet", Some("handoff"), None, _) => Self::Handoff,
+            ("fleet", Some("members"), Some(id), None) => Self::Member(id),
+            ("fleet", Some("names"), Some(name), None) => Self::Name(name),
+            _ => Self::Other,
+        }
+    }
+}
+
 /// The paths of the nodes with which the sidecars of a job inform each other.
 #[derive(Debug, Clone)]
 pub struct FleetPaths {

@@ -35,6 +35,11 @@ const PROPERTIES: [&str; 20] = [
     stale_servers::BESIDE_JAVA_PROPERTY,
 ];
 
+/// Whether a key of `props` is one of Sidekeeper's.
+pub fn is_known(key: &str) -> bool {
+    PROPERTIES.contains(&key)
+}
+
 /// Checks a key of `props` and its value. Keys of others pass.
 pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
     if !key.starts_with(PREFIX) {

@@ -9,12 +9,10 @@ use hyper::{Response, StatusCode, Uri};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
-use crate::metrics::words::Level;
 use crate::registry::SessionState;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::gauges;
 use crate::runner::heartbeat::Heartbeat;
-use crate::telemetry;
 
 /// A process whose heartbeat is older is not alive: its threads are blocked.
 const ALIVE: Duration = Duration::from_secs(10);
@@ -98,13 +96,7 @@ impl Answers {
         let Ok(_turn) = self.rendering.acquire().await else { return failed() };
         let (attachments, heartbeat) = (self.attachments.clone(), self.heartbeat.clone());
         // A job may have thousands of items: no other task waits for them.
-        let rendered = spawn_blocking(move || {
-            let state = gauges::read(&attachments, &heartbeat);
-            let shared = attachments.shared();
-            let (warnings, errors) = telemetry::lines();
-            let lines = [(Level::Warn, warnings), (Level::Error, errors)];
-            shared.meters.render(state, lines, shared.clock.now().mono)
-        });
+        let rendered = spawn_blocking(move || gauges::render(&attachments, &heartbeat));
         match rendered.await {
             Ok(Ok(body)) => text(StatusCode::OK, OPEN_METRICS, body),
             Ok(Err(_)) | Err(_) => failed(),

@@ -2,6 +2,7 @@
 //! registry, no watch. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,11 +14,12 @@ use crate::findings::{Finding, Severity};
 use crate::job::{InstanceId, JobName};
 use crate::metrics::process::ProcessState;
 use crate::metrics::state::{FleetState, JobState, SessionState, State};
-use crate::metrics::words::{self, InstanceKind, ItemState, Job};
+use crate::metrics::words::{self, InstanceKind, ItemState, Job, Level};
 use crate::registry;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::heartbeat::Heartbeat;
 use crate::runner::shared::Shared;
+use crate::telemetry;
 use crate::tree::SessionId;
 
 /// The state now.
@@ -51,6 +53,14 @@ pub fn read(attachments: &Attachments, heartbeat: &Heartbeat) -> State {
             })
             .collect(),
     }
+}
+
+/// The metrics now, as Prometheus gets them. May take a while: megabytes of text.
+pub fn render(attachments: &Attachments, heartbeat: &Heartbeat) -> Result<String, fmt::Error> {
+    let shared = attachments.shared();
+    let (warnings, errors) = telemetry::lines();
+    let lines = [(Level::Warn, warnings), (Level::Error, errors)];
+    shared.meters.render(read(attachments, heartbeat), lines, shared.clock.now().mono)
 }
 
 fn of_job(

@@ -18,6 +18,7 @@ mod api_fields;
 mod attach;
 mod backup;
 mod balance;
+mod bundle;
 mod cancel_fleet;
 mod change_job;
 mod configuration;

@@ -49,6 +49,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         http_listen: None,
         http_hosts: Vec::new(),
         metrics_jobs: 200,
+        given: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 The lines on its standard input are commands; items are numbers with spaces between them, and none means all:
 `hold ITEMS` holds executions open until `release ITEMS`, `fail ITEMS` lets these items fail from now on and no others,
-`duration MILLISECONDS` says how long executions take.
+`duration MILLISECONDS` says how long executions take. With `E2E_CHECKPOINT` in the environment each execution records this text as its checkpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import sidekeeper
 
 JOB = os.environ["E2E_JOB"]
+CHECKPOINT = os.environ.get("E2E_CHECKPOINT")
 
 if collector := os.environ.get("E2E_COLLECTOR"):
     import span_exporter
@@ -71,6 +72,9 @@ def handler(execution: sidekeeper.Execution) -> None:
         "traceparent": execution.traceparent,
     }
     report("start", **fields)
+    if CHECKPOINT:
+        execution.progress(CHECKPOINT.encode())
+        report("checkpoint")
     end = time.monotonic() + Orders.duration
     while Orders.holding_all or execution.item in Orders.held or time.monotonic() < end:
         if execution.cancelled.wait(0.01):

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Rooms that decide and perform no effect: a name that ends in `/` is a folder.
-const PURE_ROOMS: [&str; 8] = [
+const PURE_ROOMS: [&str; 9] = [
     "src/excerpt.rs",
     "src/findings/",
     "src/tree.rs",
@@ -21,6 +21,7 @@ const PURE_ROOMS: [&str; 8] = [
     "src/quartz/",
     "src/elasticjob/",
     "src/extension/",
+    "src/bundle/",
     "src/coordination/",
 ];
 

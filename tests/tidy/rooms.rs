@@ -35,6 +35,7 @@ const SRC: House = House {
         ("telemetry/", 3),
         ("metrics/", 3),
         ("extension/", 3),
+        ("bundle/", 4),
         ("coordination/", 4),
         ("job_files.rs", 4),
         ("runner/", 5),

@@ -85,6 +85,16 @@ pub struct Explanation {
     pub total: u32,
 }
 
+impl Explanation {
+    /// The same without texts that may quote parameters.
+    pub fn without_texts(self) -> Self {
+        let hide = |findings: Vec<Finding>| findings.into_iter().map(Finding::without_texts).collect();
+        let items = self.items.into_iter();
+        let items = items.map(|item| ItemExplanation { because: hide(item.because), ..item }).collect();
+        Self { items, findings: hide(self.findings), ..self }
+    }
+}
+
 /// The known state of a job at one moment.
 pub struct Evidence {
     paths: JobPaths,

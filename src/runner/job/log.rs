@@ -48,8 +48,8 @@ pub(super) fn event(now: Now, event: &Event) {
 
 /// Logs what is wrong with a node.
 pub(super) fn problem(problem: &Problem) {
-    let (path, message) = problem.excerpt();
-    warn!(event = "NODE_PROBLEM", %path, "{message}");
+    let (path, detail) = problem.excerpt();
+    warn!(event = "NODE_PROBLEM", %path, %detail, "a node of the job has a problem");
 }
 
 /// Logs what becomes of an execution that has failed.

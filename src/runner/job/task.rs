@@ -499,7 +499,7 @@ impl Task {
         let Identity { job, instance, .. } = &self.identity;
         if let Some((message, left_out)) = self.outcomes.record(now, job, instance, item, outcome) {
             let left_out = (left_out > 0).then_some(left_out);
-            warn!(event = "EXECUTION_FAILED", %item, left_out, "an execution failed: {message}");
+            warn!(event = "EXECUTION_FAILED", %item, left_out, detail = %message, "an execution failed");
         }
     }
 

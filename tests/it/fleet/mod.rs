@@ -141,6 +141,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         http_listen: None,
         http_hosts: Vec::new(),
         metrics_jobs: 200,
+        given: Vec::new(),
     }
 }
 

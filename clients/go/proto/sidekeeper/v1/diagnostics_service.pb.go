@@ -197,6 +197,377 @@ func (FindingSeverity) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
 }
 
+// What to collect.
+type CollectBundleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The jobs whose nodes and explanations are collected; at most 200. Empty: all jobs of the namespace, or the first 200.
+	JobNames []string `protobuf:"bytes,1,rep,name=job_names,json=jobNames,proto3" json:"job_names,omitempty"`
+	// Whether the parameters of jobs and items are in the bundle, their descriptions, and texts that may quote them: messages of failures, for
+	// example.
+	IncludeParameters bool `protobuf:"varint,2,opt,name=include_parameters,json=includeParameters,proto3" json:"include_parameters,omitempty"`
+	// Whether the names that the pseudonyms stand for are sent. They are not in the archive.
+	WithPseudonyms bool `protobuf:"varint,3,opt,name=with_pseudonyms,json=withPseudonyms,proto3" json:"with_pseudonyms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CollectBundleRequest) Reset() {
+	*x = CollectBundleRequest{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectBundleRequest) ProtoMessage() {}
+
+func (x *CollectBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectBundleRequest.ProtoReflect.Descriptor instead.
+func (*CollectBundleRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CollectBundleRequest) GetJobNames() []string {
+	if x != nil {
+		return x.JobNames
+	}
+	return nil
+}
+
+func (x *CollectBundleRequest) GetIncludeParameters() bool {
+	if x != nil {
+		return x.IncludeParameters
+	}
+	return false
+}
+
+func (x *CollectBundleRequest) GetWithPseudonyms() bool {
+	if x != nil {
+		return x.WithPseudonyms
+	}
+	return false
+}
+
+// A part of the bundle.
+type CollectBundleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*CollectBundleResponse_Contents
+	//	*CollectBundleResponse_Chunk
+	//	*CollectBundleResponse_Pseudonyms
+	Part          isCollectBundleResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectBundleResponse) Reset() {
+	*x = CollectBundleResponse{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectBundleResponse) ProtoMessage() {}
+
+func (x *CollectBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectBundleResponse.ProtoReflect.Descriptor instead.
+func (*CollectBundleResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CollectBundleResponse) GetPart() isCollectBundleResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *CollectBundleResponse) GetContents() *BundleContents {
+	if x != nil {
+		if x, ok := x.Part.(*CollectBundleResponse_Contents); ok {
+			return x.Contents
+		}
+	}
+	return nil
+}
+
+func (x *CollectBundleResponse) GetChunk() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*CollectBundleResponse_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+func (x *CollectBundleResponse) GetPseudonyms() *BundlePseudonyms {
+	if x != nil {
+		if x, ok := x.Part.(*CollectBundleResponse_Pseudonyms); ok {
+			return x.Pseudonyms
+		}
+	}
+	return nil
+}
+
+type isCollectBundleResponse_Part interface {
+	isCollectBundleResponse_Part()
+}
+
+type CollectBundleResponse_Contents struct {
+	// The files. Sent first, and once.
+	Contents *BundleContents `protobuf:"bytes,1,opt,name=contents,proto3,oneof"`
+}
+
+type CollectBundleResponse_Chunk struct {
+	// The next bytes of the archive; at most 64 KiB.
+	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
+}
+
+type CollectBundleResponse_Pseudonyms struct {
+	// Pseudonyms; several messages with at most 1000 each. Sent last.
+	Pseudonyms *BundlePseudonyms `protobuf:"bytes,3,opt,name=pseudonyms,proto3,oneof"`
+}
+
+func (*CollectBundleResponse_Contents) isCollectBundleResponse_Part() {}
+
+func (*CollectBundleResponse_Chunk) isCollectBundleResponse_Part() {}
+
+func (*CollectBundleResponse_Pseudonyms) isCollectBundleResponse_Part() {}
+
+// The files that the bundle will have.
+type BundleContents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The files, in their order.
+	Files         []*BundleFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleContents) Reset() {
+	*x = BundleContents{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleContents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleContents) ProtoMessage() {}
+
+func (x *BundleContents) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleContents.ProtoReflect.Descriptor instead.
+func (*BundleContents) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BundleContents) GetFiles() []*BundleFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// A file of the bundle.
+type BundleFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the archive.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it has, in words.
+	About         string `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleFile) Reset() {
+	*x = BundleFile{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleFile) ProtoMessage() {}
+
+func (x *BundleFile) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleFile.ProtoReflect.Descriptor instead.
+func (*BundleFile) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BundleFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BundleFile) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
+}
+
+// What pseudonyms stand for.
+type BundlePseudonyms struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pseudonyms, in no order.
+	Pseudonyms    []*BundlePseudonym `protobuf:"bytes,1,rep,name=pseudonyms,proto3" json:"pseudonyms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundlePseudonyms) Reset() {
+	*x = BundlePseudonyms{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundlePseudonyms) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundlePseudonyms) ProtoMessage() {}
+
+func (x *BundlePseudonyms) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundlePseudonyms.ProtoReflect.Descriptor instead.
+func (*BundlePseudonyms) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *BundlePseudonyms) GetPseudonyms() []*BundlePseudonym {
+	if x != nil {
+		return x.Pseudonyms
+	}
+	return nil
+}
+
+// What a pseudonym stands for.
+type BundlePseudonym struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The word in the bundle, for example `job1`.
+	Pseudonym string `protobuf:"bytes,1,opt,name=pseudonym,proto3" json:"pseudonym,omitempty"`
+	// The name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundlePseudonym) Reset() {
+	*x = BundlePseudonym{}
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundlePseudonym) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundlePseudonym) ProtoMessage() {}
+
+func (x *BundlePseudonym) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundlePseudonym.ProtoReflect.Descriptor instead.
+func (*BundlePseudonym) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *BundlePseudonym) GetPseudonym() string {
+	if x != nil {
+		return x.Pseudonym
+	}
+	return ""
+}
+
+func (x *BundlePseudonym) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // The job to explain.
 type ExplainJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -210,7 +581,7 @@ type ExplainJobRequest struct {
 
 func (x *ExplainJobRequest) Reset() {
 	*x = ExplainJobRequest{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -222,7 +593,7 @@ func (x *ExplainJobRequest) String() string {
 func (*ExplainJobRequest) ProtoMessage() {}
 
 func (x *ExplainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[0]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -235,7 +606,7 @@ func (x *ExplainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobRequest.ProtoReflect.Descriptor instead.
 func (*ExplainJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{0}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExplainJobRequest) GetJobName() string {
@@ -274,7 +645,7 @@ type PlanShardingRequest struct {
 
 func (x *PlanShardingRequest) Reset() {
 	*x = PlanShardingRequest{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +657,7 @@ func (x *PlanShardingRequest) String() string {
 func (*PlanShardingRequest) ProtoMessage() {}
 
 func (x *PlanShardingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +670,7 @@ func (x *PlanShardingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanShardingRequest.ProtoReflect.Descriptor instead.
 func (*PlanShardingRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{1}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PlanShardingRequest) GetJobName() string {
@@ -366,7 +737,7 @@ type PlanShardingResponse struct {
 
 func (x *PlanShardingResponse) Reset() {
 	*x = PlanShardingResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +749,7 @@ func (x *PlanShardingResponse) String() string {
 func (*PlanShardingResponse) ProtoMessage() {}
 
 func (x *PlanShardingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[2]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +762,7 @@ func (x *PlanShardingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanShardingResponse.ProtoReflect.Descriptor instead.
 func (*PlanShardingResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanShardingResponse) GetAsOf() *timestamppb.Timestamp {
@@ -451,7 +822,7 @@ type PlannedItem struct {
 
 func (x *PlannedItem) Reset() {
 	*x = PlannedItem{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +834,7 @@ func (x *PlannedItem) String() string {
 func (*PlannedItem) ProtoMessage() {}
 
 func (x *PlannedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +847,7 @@ func (x *PlannedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedItem.ProtoReflect.Descriptor instead.
 func (*PlannedItem) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlannedItem) GetItem() uint32 {
@@ -511,7 +882,7 @@ type CheckDeploymentRequest struct {
 
 func (x *CheckDeploymentRequest) Reset() {
 	*x = CheckDeploymentRequest{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +894,7 @@ func (x *CheckDeploymentRequest) String() string {
 func (*CheckDeploymentRequest) ProtoMessage() {}
 
 func (x *CheckDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +907,7 @@ func (x *CheckDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*CheckDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CheckDeploymentRequest) GetWithoutJobs() bool {
@@ -567,7 +938,7 @@ type CheckDeploymentResponse struct {
 
 func (x *CheckDeploymentResponse) Reset() {
 	*x = CheckDeploymentResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +950,7 @@ func (x *CheckDeploymentResponse) String() string {
 func (*CheckDeploymentResponse) ProtoMessage() {}
 
 func (x *CheckDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +963,7 @@ func (x *CheckDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*CheckDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CheckDeploymentResponse) GetCategory() string {
@@ -662,7 +1033,7 @@ type ExplainJobResponse struct {
 
 func (x *ExplainJobResponse) Reset() {
 	*x = ExplainJobResponse{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +1045,7 @@ func (x *ExplainJobResponse) String() string {
 func (*ExplainJobResponse) ProtoMessage() {}
 
 func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +1058,7 @@ func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainJobResponse) GetAsOf() *timestamppb.Timestamp {
@@ -765,7 +1136,7 @@ type ItemExplanation struct {
 
 func (x *ItemExplanation) Reset() {
 	*x = ItemExplanation{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1148,7 @@ func (x *ItemExplanation) String() string {
 func (*ItemExplanation) ProtoMessage() {}
 
 func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1161,7 @@ func (x *ItemExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemExplanation.ProtoReflect.Descriptor instead.
 func (*ItemExplanation) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{7}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ItemExplanation) GetItem() uint32 {
@@ -853,7 +1224,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1236,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1249,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Finding) GetCode() string {
@@ -955,7 +1326,7 @@ type FindingSubject struct {
 
 func (x *FindingSubject) Reset() {
 	*x = FindingSubject{}
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1338,7 @@ func (x *FindingSubject) String() string {
 func (*FindingSubject) ProtoMessage() {}
 
 func (x *FindingSubject) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_diagnostics_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1351,7 @@ func (x *FindingSubject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindingSubject.ProtoReflect.Descriptor instead.
 func (*FindingSubject) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FindingSubject) GetSubject() isFindingSubject_Subject {
@@ -1062,7 +1433,31 @@ var File_sidekeeper_v1_diagnostics_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\n" +
-	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n" +
+	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
+	"\x14CollectBundleRequest\x12\x1b\n" +
+	"\tjob_names\x18\x01 \x03(\tR\bjobNames\x12-\n" +
+	"\x12include_parameters\x18\x02 \x01(\bR\x11includeParameters\x12'\n" +
+	"\x0fwith_pseudonyms\x18\x03 \x01(\bR\x0ewithPseudonyms\"\xb7\x01\n" +
+	"\x15CollectBundleResponse\x12;\n" +
+	"\bcontents\x18\x01 \x01(\v2\x1d.sidekeeper.v1.BundleContentsH\x00R\bcontents\x12\x16\n" +
+	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x12A\n" +
+	"\n" +
+	"pseudonyms\x18\x03 \x01(\v2\x1f.sidekeeper.v1.BundlePseudonymsH\x00R\n" +
+	"pseudonymsB\x06\n" +
+	"\x04part\"A\n" +
+	"\x0eBundleContents\x12/\n" +
+	"\x05files\x18\x01 \x03(\v2\x19.sidekeeper.v1.BundleFileR\x05files\"6\n" +
+	"\n" +
+	"BundleFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05about\x18\x02 \x01(\tR\x05about\"R\n" +
+	"\x10BundlePseudonyms\x12>\n" +
+	"\n" +
+	"pseudonyms\x18\x01 \x03(\v2\x1e.sidekeeper.v1.BundlePseudonymR\n" +
+	"pseudonyms\"C\n" +
+	"\x0fBundlePseudonym\x12\x1c\n" +
+	"\tpseudonym\x18\x01 \x01(\tR\tpseudonym\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"D\n" +
 	"\x11ExplainJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x14\n" +
 	"\x05items\x18\x02 \x03(\rR\x05items\"\xa5\x02\n" +
@@ -1144,12 +1539,13 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\x1cFINDING_SEVERITY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FINDING_SEVERITY_INFO\x10\x01\x12\x1c\n" +
 	"\x18FINDING_SEVERITY_WARNING\x10\x02\x12\x1a\n" +
-	"\x16FINDING_SEVERITY_ERROR\x10\x032\xa4\x02\n" +
+	"\x16FINDING_SEVERITY_ERROR\x10\x032\x82\x03\n" +
 	"\x12DiagnosticsService\x12Q\n" +
 	"\n" +
 	"ExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12W\n" +
 	"\fPlanSharding\x12\".sidekeeper.v1.PlanShardingRequest\x1a#.sidekeeper.v1.PlanShardingResponse\x12b\n" +
-	"\x0fCheckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01Bb\n" +
+	"\x0fCheckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01\x12\\\n" +
+	"\rCollectBundle\x12#.sidekeeper.v1.CollectBundleRequest\x1a$.sidekeeper.v1.CollectBundleResponse0\x01Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (
@@ -1165,48 +1561,60 @@ func file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_diagnostics_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_sidekeeper_v1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_sidekeeper_v1_diagnostics_service_proto_goTypes = []any{
 	(CheckOutcome)(0),               // 0: sidekeeper.v1.CheckOutcome
 	(ItemVerdict)(0),                // 1: sidekeeper.v1.ItemVerdict
 	(FindingSeverity)(0),            // 2: sidekeeper.v1.FindingSeverity
-	(*ExplainJobRequest)(nil),       // 3: sidekeeper.v1.ExplainJobRequest
-	(*PlanShardingRequest)(nil),     // 4: sidekeeper.v1.PlanShardingRequest
-	(*PlanShardingResponse)(nil),    // 5: sidekeeper.v1.PlanShardingResponse
-	(*PlannedItem)(nil),             // 6: sidekeeper.v1.PlannedItem
-	(*CheckDeploymentRequest)(nil),  // 7: sidekeeper.v1.CheckDeploymentRequest
-	(*CheckDeploymentResponse)(nil), // 8: sidekeeper.v1.CheckDeploymentResponse
-	(*ExplainJobResponse)(nil),      // 9: sidekeeper.v1.ExplainJobResponse
-	(*ItemExplanation)(nil),         // 10: sidekeeper.v1.ItemExplanation
-	(*Finding)(nil),                 // 11: sidekeeper.v1.Finding
-	(*FindingSubject)(nil),          // 12: sidekeeper.v1.FindingSubject
-	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
+	(*CollectBundleRequest)(nil),    // 3: sidekeeper.v1.CollectBundleRequest
+	(*CollectBundleResponse)(nil),   // 4: sidekeeper.v1.CollectBundleResponse
+	(*BundleContents)(nil),          // 5: sidekeeper.v1.BundleContents
+	(*BundleFile)(nil),              // 6: sidekeeper.v1.BundleFile
+	(*BundlePseudonyms)(nil),        // 7: sidekeeper.v1.BundlePseudonyms
+	(*BundlePseudonym)(nil),         // 8: sidekeeper.v1.BundlePseudonym
+	(*ExplainJobRequest)(nil),       // 9: sidekeeper.v1.ExplainJobRequest
+	(*PlanShardingRequest)(nil),     // 10: sidekeeper.v1.PlanShardingRequest
+	(*PlanShardingResponse)(nil),    // 11: sidekeeper.v1.PlanShardingResponse
+	(*PlannedItem)(nil),             // 12: sidekeeper.v1.PlannedItem
+	(*CheckDeploymentRequest)(nil),  // 13: sidekeeper.v1.CheckDeploymentRequest
+	(*CheckDeploymentResponse)(nil), // 14: sidekeeper.v1.CheckDeploymentResponse
+	(*ExplainJobResponse)(nil),      // 15: sidekeeper.v1.ExplainJobResponse
+	(*ItemExplanation)(nil),         // 16: sidekeeper.v1.ItemExplanation
+	(*Finding)(nil),                 // 17: sidekeeper.v1.Finding
+	(*FindingSubject)(nil),          // 18: sidekeeper.v1.FindingSubject
+	(*timestamppb.Timestamp)(nil),   // 19: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_diagnostics_service_proto_depIdxs = []int32{
-	13, // 0: sidekeeper.v1.PlanShardingResponse.as_of:type_name -> google.protobuf.Timestamp
-	6,  // 1: sidekeeper.v1.PlanShardingResponse.items:type_name -> sidekeeper.v1.PlannedItem
-	0,  // 2: sidekeeper.v1.CheckDeploymentResponse.outcome:type_name -> sidekeeper.v1.CheckOutcome
-	11, // 3: sidekeeper.v1.CheckDeploymentResponse.findings:type_name -> sidekeeper.v1.Finding
-	13, // 4: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
-	10, // 5: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
-	11, // 6: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
-	13, // 7: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	1,  // 8: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
-	11, // 9: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
-	2,  // 10: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
-	12, // 11: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
-	13, // 12: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	3,  // 13: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
-	4,  // 14: sidekeeper.v1.DiagnosticsService.PlanSharding:input_type -> sidekeeper.v1.PlanShardingRequest
-	7,  // 15: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
-	9,  // 16: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
-	5,  // 17: sidekeeper.v1.DiagnosticsService.PlanSharding:output_type -> sidekeeper.v1.PlanShardingResponse
-	8,  // 18: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	5,  // 0: sidekeeper.v1.CollectBundleResponse.contents:type_name -> sidekeeper.v1.BundleContents
+	7,  // 1: sidekeeper.v1.CollectBundleResponse.pseudonyms:type_name -> sidekeeper.v1.BundlePseudonyms
+	6,  // 2: sidekeeper.v1.BundleContents.files:type_name -> sidekeeper.v1.BundleFile
+	8,  // 3: sidekeeper.v1.BundlePseudonyms.pseudonyms:type_name -> sidekeeper.v1.BundlePseudonym
+	19, // 4: sidekeeper.v1.PlanShardingResponse.as_of:type_name -> google.protobuf.Timestamp
+	12, // 5: sidekeeper.v1.PlanShardingResponse.items:type_name -> sidekeeper.v1.PlannedItem
+	0,  // 6: sidekeeper.v1.CheckDeploymentResponse.outcome:type_name -> sidekeeper.v1.CheckOutcome
+	17, // 7: sidekeeper.v1.CheckDeploymentResponse.findings:type_name -> sidekeeper.v1.Finding
+	19, // 8: sidekeeper.v1.ExplainJobResponse.as_of:type_name -> google.protobuf.Timestamp
+	16, // 9: sidekeeper.v1.ExplainJobResponse.items:type_name -> sidekeeper.v1.ItemExplanation
+	17, // 10: sidekeeper.v1.ExplainJobResponse.findings:type_name -> sidekeeper.v1.Finding
+	19, // 11: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	1,  // 12: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
+	17, // 13: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
+	2,  // 14: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
+	18, // 15: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
+	19, // 16: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	9,  // 17: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
+	10, // 18: sidekeeper.v1.DiagnosticsService.PlanSharding:input_type -> sidekeeper.v1.PlanShardingRequest
+	13, // 19: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
+	3,  // 20: sidekeeper.v1.DiagnosticsService.CollectBundle:input_type -> sidekeeper.v1.CollectBundleRequest
+	15, // 21: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
+	11, // 22: sidekeeper.v1.DiagnosticsService.PlanSharding:output_type -> sidekeeper.v1.PlanShardingResponse
+	14, // 23: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
+	4,  // 24: sidekeeper.v1.DiagnosticsService.CollectBundle:output_type -> sidekeeper.v1.CollectBundleResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_diagnostics_service_proto_init() }
@@ -1214,9 +1622,14 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 	if File_sidekeeper_v1_diagnostics_service_proto != nil {
 		return
 	}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[9].OneofWrappers = []any{
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1].OneofWrappers = []any{
+		(*CollectBundleResponse_Contents)(nil),
+		(*CollectBundleResponse_Chunk)(nil),
+		(*CollectBundleResponse_Pseudonyms)(nil),
+	}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[7].OneofWrappers = []any{}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[11].OneofWrappers = []any{}
+	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*FindingSubject_JobName)(nil),
 		(*FindingSubject_Item)(nil),
 		(*FindingSubject_InstanceId)(nil),
@@ -1228,7 +1641,7 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_diagnostics_service_proto_rawDesc), len(file_sidekeeper_v1_diagnostics_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	DiagnosticsService_ExplainJob_FullMethodName      = "/sidekeeper.v1.DiagnosticsService/ExplainJob"
 	DiagnosticsService_PlanSharding_FullMethodName    = "/sidekeeper.v1.DiagnosticsService/PlanSharding"
 	DiagnosticsService_CheckDeployment_FullMethodName = "/sidekeeper.v1.DiagnosticsService/CheckDeployment"
+	DiagnosticsService_CollectBundle_FullMethodName   = "/sidekeeper.v1.DiagnosticsService/CollectBundle"
 )
 
 // DiagnosticsServiceClient is the client API for DiagnosticsService service.
@@ -51,6 +52,16 @@ type DiagnosticsServiceClient interface {
 	// Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
 	// registry ceases to answer while jobs are explained.
 	CheckDeployment(ctx context.Context, in *CheckDeploymentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckDeploymentResponse], error)
+	// Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+	// metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+	// the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+	//
+	// Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+	// and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+	//
+	// Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+	// already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
+	CollectBundle(ctx context.Context, in *CollectBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CollectBundleResponse], error)
 }
 
 type diagnosticsServiceClient struct {
@@ -100,6 +111,25 @@ func (c *diagnosticsServiceClient) CheckDeployment(ctx context.Context, in *Chec
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DiagnosticsService_CheckDeploymentClient = grpc.ServerStreamingClient[CheckDeploymentResponse]
 
+func (c *diagnosticsServiceClient) CollectBundle(ctx context.Context, in *CollectBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CollectBundleResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DiagnosticsService_ServiceDesc.Streams[1], DiagnosticsService_CollectBundle_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CollectBundleRequest, CollectBundleResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_CollectBundleClient = grpc.ServerStreamingClient[CollectBundleResponse]
+
 // DiagnosticsServiceServer is the server API for DiagnosticsService service.
 // All implementations must embed UnimplementedDiagnosticsServiceServer
 // for forward compatibility.
@@ -127,6 +157,16 @@ type DiagnosticsServiceServer interface {
 	// Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
 	// registry ceases to answer while jobs are explained.
 	CheckDeployment(*CheckDeploymentRequest, grpc.ServerStreamingServer[CheckDeploymentResponse]) error
+	// Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+	// metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+	// the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+	//
+	// Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+	// and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+	//
+	// Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+	// already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
+	CollectBundle(*CollectBundleRequest, grpc.ServerStreamingServer[CollectBundleResponse]) error
 	mustEmbedUnimplementedDiagnosticsServiceServer()
 }
 
@@ -145,6 +185,9 @@ func (UnimplementedDiagnosticsServiceServer) PlanSharding(context.Context, *Plan
 }
 func (UnimplementedDiagnosticsServiceServer) CheckDeployment(*CheckDeploymentRequest, grpc.ServerStreamingServer[CheckDeploymentResponse]) error {
 	return status.Error(codes.Unimplemented, "method CheckDeployment not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) CollectBundle(*CollectBundleRequest, grpc.ServerStreamingServer[CollectBundleResponse]) error {
+	return status.Error(codes.Unimplemented, "method CollectBundle not implemented")
 }
 func (UnimplementedDiagnosticsServiceServer) mustEmbedUnimplementedDiagnosticsServiceServer() {}
 func (UnimplementedDiagnosticsServiceServer) testEmbeddedByValue()                            {}
@@ -214,6 +257,17 @@ func _DiagnosticsService_CheckDeployment_Handler(srv interface{}, stream grpc.Se
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DiagnosticsService_CheckDeploymentServer = grpc.ServerStreamingServer[CheckDeploymentResponse]
 
+func _DiagnosticsService_CollectBundle_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CollectBundleRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DiagnosticsServiceServer).CollectBundle(m, &grpc.GenericServerStream[CollectBundleRequest, CollectBundleResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_CollectBundleServer = grpc.ServerStreamingServer[CollectBundleResponse]
+
 // DiagnosticsService_ServiceDesc is the grpc.ServiceDesc for DiagnosticsService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -234,6 +288,11 @@ var DiagnosticsService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "CheckDeployment",
 			Handler:       _DiagnosticsService_CheckDeployment_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "CollectBundle",
+			Handler:       _DiagnosticsService_CollectBundle_Handler,
 			ServerStreams: true,
 		},
 	},

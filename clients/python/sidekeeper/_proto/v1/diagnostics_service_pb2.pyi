@@ -109,6 +109,176 @@ FINDING_SEVERITY_ERROR: FindingSeverity.ValueType  # 3
 Global___FindingSeverity: _TypeAlias = FindingSeverity  # noqa: Y015
 
 @_typing.final
+class CollectBundleRequest(_message.Message):
+    """What to collect."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAMES_FIELD_NUMBER: _builtins.int
+    INCLUDE_PARAMETERS_FIELD_NUMBER: _builtins.int
+    WITH_PSEUDONYMS_FIELD_NUMBER: _builtins.int
+    include_parameters: _builtins.bool
+    """Whether the parameters of jobs and items are in the bundle, their descriptions, and texts that may quote them: messages of failures, for
+    example.
+    """
+    with_pseudonyms: _builtins.bool
+    """Whether the names that the pseudonyms stand for are sent. They are not in the archive."""
+    @_builtins.property
+    def job_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The jobs whose nodes and explanations are collected; at most 200. Empty: all jobs of the namespace, or the first 200."""
+
+    def __init__(
+        self,
+        *,
+        job_names: _abc.Iterable[_builtins.str] | None = ...,
+        include_parameters: _builtins.bool = ...,
+        with_pseudonyms: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_parameters", b"include_parameters", "job_names", b"job_names", "with_pseudonyms", b"with_pseudonyms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectBundleRequest: _TypeAlias = CollectBundleRequest  # noqa: Y015
+
+@_typing.final
+class CollectBundleResponse(_message.Message):
+    """A part of the bundle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    PSEUDONYMS_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """The next bytes of the archive; at most 64 KiB."""
+    @_builtins.property
+    def contents(self) -> Global___BundleContents:
+        """The files. Sent first, and once."""
+
+    @_builtins.property
+    def pseudonyms(self) -> Global___BundlePseudonyms:
+        """Pseudonyms; several messages with at most 1000 each. Sent last."""
+
+    def __init__(
+        self,
+        *,
+        contents: Global___BundleContents | None = ...,
+        chunk: _builtins.bytes = ...,
+        pseudonyms: Global___BundlePseudonyms | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "contents", b"contents", "part", b"part", "pseudonyms", b"pseudonyms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "contents", b"contents", "part", b"part", "pseudonyms", b"pseudonyms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["contents", "chunk", "pseudonyms"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___CollectBundleResponse: _TypeAlias = CollectBundleResponse  # noqa: Y015
+
+@_typing.final
+class BundleContents(_message.Message):
+    """The files that the bundle will have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleFile]:
+        """The files, in their order."""
+
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___BundleFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleContents: _TypeAlias = BundleContents  # noqa: Y015
+
+@_typing.final
+class BundleFile(_message.Message):
+    """A file of the bundle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in the archive."""
+    about: _builtins.str
+    """What it has, in words."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        about: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleFile: _TypeAlias = BundleFile  # noqa: Y015
+
+@_typing.final
+class BundlePseudonyms(_message.Message):
+    """What pseudonyms stand for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PSEUDONYMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pseudonyms(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundlePseudonym]:
+        """The pseudonyms, in no order."""
+
+    def __init__(
+        self,
+        *,
+        pseudonyms: _abc.Iterable[Global___BundlePseudonym] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pseudonyms", b"pseudonyms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundlePseudonyms: _TypeAlias = BundlePseudonyms  # noqa: Y015
+
+@_typing.final
+class BundlePseudonym(_message.Message):
+    """What a pseudonym stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PSEUDONYM_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    pseudonym: _builtins.str
+    """The word in the bundle, for example `job1`."""
+    name: _builtins.str
+    """The name."""
+    def __init__(
+        self,
+        *,
+        pseudonym: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "pseudonym", b"pseudonym"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundlePseudonym: _TypeAlias = BundlePseudonym  # noqa: Y015
+
+@_typing.final
 class ExplainJobRequest(_message.Message):
     """The job to explain."""
 

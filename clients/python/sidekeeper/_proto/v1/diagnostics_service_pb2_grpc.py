@@ -51,6 +51,11 @@ class DiagnosticsServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.FromString,
                 _registered_method=True)
+        self.CollectBundle = channel.unary_stream(
+                '/sidekeeper.v1.DiagnosticsService/CollectBundle',
+                request_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleResponse.FromString,
+                _registered_method=True)
 
 
 class DiagnosticsServiceServicer(object):
@@ -93,6 +98,21 @@ class DiagnosticsServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CollectBundle(self, request, context):
+        """Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+        metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+        the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+
+        Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+        and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+
+        Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+        already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiagnosticsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +130,11 @@ def add_DiagnosticsServiceServicer_to_server(servicer, server):
                     servicer.CheckDeployment,
                     request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.SerializeToString,
+            ),
+            'CollectBundle': grpc.unary_stream_rpc_method_handler(
+                    servicer.CollectBundle,
+                    request_deserializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -195,6 +220,33 @@ class DiagnosticsService(object):
             '/sidekeeper.v1.DiagnosticsService/CheckDeployment',
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentRequest.SerializeToString,
             sidekeeper_dot_v1_dot_diagnostics__service__pb2.CheckDeploymentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sidekeeper.v1.DiagnosticsService/CollectBundle',
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_diagnostics__service__pb2.CollectBundleResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,17 @@ class DiagnosticsServiceStub:
     Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
     registry ceases to answer while jobs are explained.
     """
+    CollectBundle: _grpc.UnaryStreamMultiCallable[_diagnostics_service_pb2.CollectBundleRequest, _diagnostics_service_pb2.CollectBundleResponse]
+    """Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+    metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+    the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+
+    Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+    and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+
+    Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+    already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
+    """
 
 @_typing.type_check_only
 class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
@@ -88,6 +99,17 @@ class DiagnosticsServiceAsyncStub(DiagnosticsServiceStub):
 
     Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
     registry ceases to answer while jobs are explained.
+    """
+    CollectBundle: _aio.UnaryStreamMultiCallable[_diagnostics_service_pb2.CollectBundleRequest, _diagnostics_service_pb2.CollectBundleResponse]  # type: ignore[assignment]
+    """Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+    metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+    the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+
+    Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+    and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+
+    Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+    already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
     """
 
 class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -134,6 +156,23 @@ class DiagnosticsServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Answered in each state of the registry: without a session the checks that need one are skipped. Fails with UNAVAILABLE if the
         registry ceases to answer while jobs are explained.
+        """
+
+    @_abc_1.abstractmethod
+    def CollectBundle(
+        self,
+        request: _diagnostics_service_pb2.CollectBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_diagnostics_service_pb2.CollectBundleResponse], _abc.AsyncIterator[_diagnostics_service_pb2.CollectBundleResponse]]:
+        """Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+        metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
+        the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
+
+        Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+        and no variable of the environment is ever in it. Addresses and names have pseudonyms.
+
+        Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle
+        already; call again when that is done). The stream fails with DEADLINE_EXCEEDED if it is not read to its end within ten minutes.
         """
 
 def add_DiagnosticsServiceServicer_to_server(servicer: DiagnosticsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
