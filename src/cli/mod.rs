@@ -45,6 +45,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::config::settings::{self, Setting};
 use crate::config::{Config, ConfigError, Flags, Loaded, Sources, load};
+use crate::runner::clock::since_boot;
 use crate::telemetry::Telemetry;
 
 /// A gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
@@ -468,7 +469,7 @@ fn with_telemetry(
     with_runtime(|runtime| {
         let telemetry = {
             let _runtime = runtime.enter();
-            Telemetry::start(config)?
+            Telemetry::start(config, since_boot)?
         };
         let result = runtime.block_on(work);
         telemetry.finish();

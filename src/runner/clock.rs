@@ -317,7 +317,7 @@ impl Shared {
 
 /// Time since the machine has started, also while it was asleep: a lease ends under a closed lid, too. A guest
 /// does not see the time for which its virtual machine was paused, if the host does not report it.
-fn since_boot() -> Duration {
+pub fn since_boot() -> Duration {
     use nix::time::{ClockId, clock_gettime};
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;

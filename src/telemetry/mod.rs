@@ -2,10 +2,12 @@
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
-//! never be exported. [`limiter`] decides which of many similar events get a line, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
+//! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
 
+mod limited_lines;
 pub mod limiter;
 pub mod log_filter;
+mod repeats;
 pub mod ring;
 
 use std::io::{self, IsTerminal as _};
@@ -26,12 +28,14 @@ use sha2::{Digest as _, Sha256};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
-use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::filter::{FilterExt as _, FilterFn};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Registry, reload};
 
+pub use self::limited_lines::ReadClock;
+use self::limited_lines::{FindKinds, LeaveOut, Log, WithNumbers};
 use crate::config::{Config, LogFormat};
 
 /// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
@@ -91,8 +95,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Sets up the process's logs and traces. The exporter needs a tokio runtime around this call.
-    pub fn start(config: &Config) -> Result<Self, TelemetryError> {
+    /// Sets up the process's logs and traces. The exporter needs a tokio runtime around this call. `now`: the monotonic clock.
+    pub fn start(config: &Config, now: ReadClock) -> Result<Self, TelemetryError> {
         let (filter, handle) = reload::Layer::new(log_filter::parse(&config.log_level)?);
         log_filter::install(Box::new(move |filter| handle.reload(filter)));
         TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
@@ -102,9 +106,10 @@ impl Telemetry {
         };
         Registry::default()
             .with(CountLines.with_filter(LevelFilter::WARN))
-            .with(ring_layer().with_filter(log_filter::parse("info")?))
-            .with(log_layer(config.log_format).with_filter(filter))
+            .with(ring_layer().with_filter(log_filter::parse("info")?.and(LeaveOut::new(Log::Ring, now))))
+            .with(log_layer(config.log_format).with_filter(filter.and(LeaveOut::new(Log::Output, now))))
             .with(provider.as_ref().map(trace_layer))
+            .with(FindKinds.with_filter(LevelFilter::INFO))
             .try_init()?;
         Ok(Self { provider })
     }
@@ -124,7 +129,11 @@ fn ring_layer<S>() -> impl Layer<S> + Send + Sync
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
-    tracing_subscriber::fmt::layer().with_writer(ring::RingWriter).with_ansi(false).json().flatten_event(true)
+    tracing_subscriber::fmt::layer()
+        .with_writer(WithNumbers(Log::Ring, ring::RingWriter))
+        .with_ansi(false)
+        .json()
+        .flatten_event(true)
 }
 
 fn log_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
@@ -132,7 +141,9 @@ where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
     let is_terminal = io::stderr().is_terminal();
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(is_terminal);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(WithNumbers(Log::Output, io::stderr))
+        .with_ansi(is_terminal);
     match format {
         LogFormat::Auto if is_terminal => layer.boxed(),
         LogFormat::Text => layer.boxed(),
