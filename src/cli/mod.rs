@@ -18,6 +18,7 @@ mod held;
 mod jobs;
 mod lock;
 mod logs;
+mod names;
 mod plan;
 mod registry;
 mod repeat;
@@ -220,10 +221,15 @@ enum Command {
     /// Exit status: 0 if it is, 2 if not, 1 if no sidecar answers. With `--live` 0 if it answers.
     Health(health::HealthArgs),
     /// Prints a completion script for a shell to standard output.
+    ///
+    /// In bash, zsh and fish it completes the names of jobs and instances, too, which a sidecar tells.
     Completions {
         /// The shell of the script.
         shell: Shell,
     },
+    /// Prints the names that fit the word at the end of a command line, for completion scripts.
+    #[command(hide = true)]
+    CompleteNames(names::NamesArgs),
 }
 
 #[derive(Args)]
@@ -396,9 +402,11 @@ impl Cli {
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "sidekeeper", &mut script);
+                script.extend_from_slice(names::script(shell).as_bytes());
                 print(&script)?;
                 Ok(ExitCode::SUCCESS)
             }
+            Command::CompleteNames(args) => names::complete(&args),
         }
     }
 }
