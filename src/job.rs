@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::excerpt::Excerpt;
 use crate::tree::Zxid;
 
 /// The separator in instance and task ids (ElasticJob's).
@@ -308,30 +307,6 @@ impl JobConfiguration {
             static_sharding: false,
             job_extra_configurations: String::new(),
         }
-    }
-}
-
-/// A problem that does not stop a job: the node, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// The node concerned.
-    pub path: crate::tree::Path,
-    /// The problem and its remedy, in one sentence.
-    pub message: String,
-}
-
-impl Problem {
-    /// Characters of a path in messages and logs.
-    const PATH_CHARS_MAX: usize = 400;
-    /// Characters of a sentence in messages and logs.
-    const MESSAGE_CHARS_MAX: usize = 2_000;
-
-    /// Path and sentence, short enough for messages and logs.
-    pub fn excerpt(&self) -> (Excerpt, Excerpt) {
-        (
-            Excerpt::of_length(self.path.as_str(), Self::PATH_CHARS_MAX),
-            Excerpt::of_length(&self.message, Self::MESSAGE_CHARS_MAX),
-        )
     }
 }
 

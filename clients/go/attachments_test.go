@@ -198,7 +198,7 @@ func TestEachProblemIsSaidOnce(t *testing.T) {
 	kept := logging(t, app)
 	run(t, app)
 	odd := &sidekeeperv1.Problem{Path: "/orderSync/config", Message: "odd"}
-	clock := &sidekeeperv1.Problem{Message: "the clocks differ"}
+	clock := &sidekeeperv1.Problem{Message: "the clocks differ", Code: "CLOCK_SKEW"}
 	tell := func(stream *script.Stream, problems ...*sidekeeperv1.Problem) {
 		stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_JobChanged{
 			JobChanged: &sidekeeperv1.JobChanged{Problems: problems},
@@ -208,7 +208,7 @@ func TestEachProblemIsSaidOnce(t *testing.T) {
 	stream := sidecar.Stream(t)
 	tell(stream, odd)
 	tell(stream, odd, clock)
-	same(t, "warnings", warnings(kept), "/orderSync/config: odd", "registry: the clocks differ")
+	same(t, "warnings", warnings(kept), "/orderSync/config: odd", "registry: the clocks differ (CLOCK_SKEW)")
 	stream.End(codes.ResourceExhausted, "broken")
 	stream = sidecar.Stream(t)
 	tell(stream, odd, clock)

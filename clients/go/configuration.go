@@ -89,6 +89,9 @@ type Problem struct {
 	Path string
 	// Message is the error and its remedy.
 	Message string
+	// Code is for programs: the entry of the catalogue in docs/operations.md, for example NODE_UNREADABLE. Empty: the sidecar is of an
+	// earlier version.
+	Code string
 }
 
 func (c *JobConfiguration) toProto() (*sidekeeperv1.JobConfiguration, error) {

@@ -247,7 +247,7 @@ type JobChange struct {
 func jobChangeFromProto(job string, message *sidekeeperv1.JobChanged) JobChange {
 	problems := make([]Problem, len(message.GetProblems()))
 	for index, problem := range message.GetProblems() {
-		problems[index] = Problem{Path: problem.GetPath(), Message: problem.GetMessage()}
+		problems[index] = Problem{Path: problem.GetPath(), Message: problem.GetMessage(), Code: problem.GetCode()}
 	}
 	return JobChange{JobName: job, Configuration: configurationFromProto(message.GetConfiguration()), Problems: problems}
 }

@@ -79,7 +79,11 @@ func (n *notices) problems(problems []Problem) {
 	now := make(map[Problem]bool, len(problems))
 	for _, problem := range problems {
 		if !n.known[problem] && !now[problem] {
-			n.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message)
+			code := ""
+			if problem.Code != "" {
+				code = " (" + problem.Code + ")"
+			}
+			n.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message + code)
 		}
 		now[problem] = true
 	}

@@ -16,7 +16,8 @@ use crate::coordination::time::Now;
 use crate::elasticjob::path::Barrier;
 use crate::elasticjob::redaction;
 use crate::excerpt::Excerpt;
-use crate::job::{Item, JobConfiguration, JobName, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{Item, JobConfiguration, JobName};
 use crate::proto;
 use crate::proto::attach_response::Event as Message;
 use crate::runner::clock::Clock;
@@ -360,7 +361,11 @@ fn items(items: Vec<Item>) -> Vec<u32> {
 
 fn problem(problem: &Problem) -> proto::Problem {
     let (path, message) = problem.excerpt();
-    proto::Problem { path: path.into_string(), message: message.into_string() }
+    proto::Problem {
+        path: path.into_string(),
+        message: message.into_string(),
+        code: problem.code.as_str().to_owned(),
+    }
 }
 
 fn after(now: Timestamp, remaining: Duration) -> Timestamp {

@@ -3,6 +3,7 @@
 
 use prost::Message as _;
 
+use crate::findings::problem::ProblemCode;
 use crate::proto::{Problem, WatchAssignmentsResponse};
 
 /// The largest message that is sent, in bytes: half of the default limit of gRPC libraries.
@@ -38,7 +39,8 @@ pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
         message.push_str(&format!(", {items} items and {instances} instances"));
     }
     message.push_str("; delete nodes that are not needed");
-    state.problems.push(Problem { path: String::new(), message });
+    let code = ProblemCode::StateTooLarge.as_str().to_owned();
+    state.problems.push(Problem { path: String::new(), message, code });
 }
 
 /// Whether the state and the problem about its omitted parts fit into the limit.
@@ -98,6 +100,7 @@ mod tests {
         assert_eq!(state.items.len(), 10_000);
         assert!(!state.configuration.unwrap().job_parameter.is_empty());
         assert!(state.problems[0].message.contains("parameters; delete"), "{:?}", state.problems);
+        assert_eq!(state.problems[0].code, "STATE_TOO_LARGE");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::registry::{Registry, RegistryArgs, failed};
 use super::watch::json::{instance, instant, item, job_configuration, problem};
+use super::watch::problem_in_words;
 use super::{Failure, json_line, print, printable};
 use crate::api::jobs::{self, PAGE_SIZE_MAX};
 use crate::api::status;
@@ -287,7 +288,8 @@ fn whole(found: &GetJobResponse) -> String {
         text.push_str("a resharding is due\n");
     }
     for problem in &found.problems {
-        let _ = writeln!(text, "problem: {}: {}", printable(&problem.path), printable(&problem.message));
+        text.push_str(&problem_in_words(&problem.path, problem));
+        text.push('\n');
     }
     let document = match (&*found.document, found.parameters_hidden) {
         ("", true) => "hidden: the sidecar shows it to callers with the role `operate`\n".to_owned(),

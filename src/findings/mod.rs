@@ -1,10 +1,11 @@
 //! The catalogue of findings: everything that can be wrong with a job, each with its code, its severity, one sentence, and the
-//! remedy; and with a sidecar ([`sidecar`]). Pure. Decides the words; `coordination::admin::explain` decides which findings a job has, and
+//! remedy; with a sidecar ([`sidecar`]); and what applications and observers are told while a job goes on ([`problem`]). Pure. Decides the words; `coordination::admin::explain` decides which findings a job has, and
 //! `coordination::admin::doctor` which ones a sidecar has.
 //!
 //! A code is never renamed and never gets a second meaning, because programs and runbooks rely on it. `docs/operations.md` has a
 //! section for each, and `tests/tidy` compares the two.
 
+pub mod problem;
 pub mod sidecar;
 
 use std::net::Ipv4Addr;

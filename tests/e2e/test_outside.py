@@ -39,7 +39,7 @@ def test_servers_that_take_small_requests_only_get_small_ones(binary: Path) -> N
             # It has learned: the connection breaks no more.
             assert len(lines(sidecar, "Suspended")) <= 4, fleet.logs()
             # It is a problem that names the limit, for the application too.
-            problem = "raise `jute.maxbuffer` of the servers"
+            problem = "raise `jute.maxbuffer` of the servers (REGISTRY_REQUESTS_SMALL)"
             eventually("the problem", lambda: problem in application.log.read_text(errors="replace"))
         finally:
             fleet.end()

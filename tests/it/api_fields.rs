@@ -141,9 +141,8 @@ async fn a_schedule_in_the_registry_that_never_fires_again_is_a_problem() {
     let mut app = sidecar.attach(request(each_second(1))).await;
     app.assigned(&[0]).await;
     fleet.nodes.edit_configuration("* * * * * ?", "0 0 0 1 1 ? 2020").await;
-    let is_reported = |problems: &[proto::Problem]| {
-        problems.iter().any(|problem| problem.message.contains("never fires again"))
-    };
+    let is_reported =
+        |problems: &[proto::Problem]| problems.iter().any(|problem| problem.code == "JOB_NEVER_FIRES_AGAIN");
     app.problems("the problem", is_reported).await;
     let mut watcher = sidecar.watch().await;
     watcher.until("the problem", |state| is_reported(&state.problems)).await;

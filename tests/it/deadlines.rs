@@ -296,6 +296,7 @@ async fn a_property_that_cannot_be_read_is_a_problem_and_its_default_applies() {
     let said =
         "props `sidekeeper.execution-timeout` is `7 minutes` and is ignored; allowed is `100ms` to `168h`";
     assert!(problem.message.contains(said), "{problem:?}");
+    assert_eq!((&*ignored.code, &*problem.code), ("JOB_CONFIG_DIFFERS", "JOB_SETTING_WRONG"));
     trigger(&fleet, &app).await;
     assert_eq!(app.execute().await.deadline, None);
 }

@@ -149,6 +149,7 @@ async fn h25_a_listener_call_without_an_answer_is_ended_and_reported_and_leaves_
     let problem = problem.await;
     assert!(problem.path.ends_with("/guarantee/started"), "{problem:?}");
     assert!(problem.message.contains("did not answer in time"), "{problem:?}");
+    assert_eq!(problem.code, "ONCE_LISTENER_FAILED");
     assert!(!answer(&app, &call.call_id, ListenerOutcome::Success).await.unwrap());
     let removed = |tree: &crate::fleet::Tree| {
         !tree.has("guarantee/started") && tree.children("guarantee/started-latch").is_empty()

@@ -39,7 +39,7 @@ fn told(world: &World) -> usize {
     let says = |node: &usize| {
         let problems = world.nodes[*node].problems.last();
         problems.is_some_and(|problems| {
-            problems.iter().any(|problem| problem.message.contains("earlier version"))
+            problems.iter().any(|problem| problem.code.as_str() == "SIDECAR_OUTDATED")
         })
     };
     world.staying().iter().filter(|node| says(node)).count()

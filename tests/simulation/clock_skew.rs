@@ -18,6 +18,7 @@ fn a_clock_difference_is_reported_once_and_withdrawn_when_the_clock_is_right() {
     let [told] = world.nodes[0].problems.as_slice() else { panic!("{:?}", world.nodes[0].problems) };
     let [problem] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!(problem.path.as_str(), "/ns/job/systemTime/current");
+    assert_eq!(problem.code.as_str(), "CLOCK_SKEW");
     let said = &problem.message;
     assert!(said.contains("s behind the registry's, and maxTimeDiffSeconds is 5"), "{said}");
     assert!(said.starts_with("the clock of 10.0.0.1 is 59.9") || said.contains("is 60.0"), "{said}");

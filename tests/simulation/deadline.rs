@@ -59,6 +59,7 @@ pub fn p2_an_unresponsive_application_is_disconnected_and_its_items_are_executed
         assert!(matches!(end, Some(EndReason::Unresponsive { .. })), "seed {seed}: {end:?}");
         let problem = world.problems.iter().find(|problem| problem.contains("has not reported"));
         let problem = problem.unwrap_or_else(|| panic!("seed {seed}: {:?}", world.problems));
+        assert!(problem.starts_with("ITEM_CANCEL_IGNORED "), "{problem}");
         assert!(problem.contains("execution node0-") && problem.contains("of item "), "{problem}");
         for start in &mine {
             let again: Vec<_> =

@@ -251,7 +251,12 @@ fn a_lock_that_cannot_be_had_is_a_problem_and_is_asked_for_again() {
     world.refuse_lock(LOCK);
     world.run_for(500);
     let problem = world.nodes[0].problems.concat().into_iter().find(|problem| problem.message.contains(LOCK));
-    assert!(problem.is_some(), "{:?}", world.nodes[0].problems);
+    assert_eq!(
+        problem.map(|problem| problem.code.as_str()),
+        Some("ITEM_WAITS_FOR_LOCK"),
+        "{:?}",
+        world.nodes[0].problems
+    );
     world.free_lock(LOCK);
     world.run_for(3_000);
     assert_eq!(started(&world, 2), [(Source::Schedule, 10)]);

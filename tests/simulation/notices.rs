@@ -42,7 +42,7 @@ fn executions_that_outlast_the_next_fire_by_a_minute_are_a_problem_until_they_en
     let slow = |world: &World| {
         let told = world.nodes[0].problems.last();
         told.is_some_and(|problems| {
-            problems.iter().any(|problem| problem.message.contains("beyond the next fire"))
+            problems.iter().any(|problem| problem.code.as_str() == "ITEM_RUNNING_LONG")
         })
     };
     world.run_for(58_000);

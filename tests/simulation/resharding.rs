@@ -328,7 +328,7 @@ fn p7_a_resharding_that_waits_is_reported_though_the_connection_breaks_again_and
     }
     assert!(world.get("leader/sharding/necessary").is_some());
     let problems = world.nodes[0].problems.last().unwrap();
-    assert!(problems.iter().any(|problem| problem.message.contains("a resharding waits for items")));
+    assert!(problems.iter().any(|problem| problem.code.as_str() == "RESHARDING_WAITS_FOR_RUNNING"));
 }
 
 /// Its planned start still waits, and its note of the missed fires is gone.

@@ -295,7 +295,7 @@ fn p3_an_execution_that_the_application_does_not_name_counts_as_interrupted() {
         let again = world.starts.iter().filter(|start| start.source == Source::Failover).count();
         assert_eq!(again, if failover { items.len() } else { 0 });
         assert_eq!(
-            world.problems.iter().filter(|problem| problem.contains("interrupted")).count(),
+            world.problems.iter().filter(|problem| problem.starts_with("ITEM_INTERRUPTED ")).count(),
             items.len()
         );
         world.run_for(35_000);

@@ -137,6 +137,9 @@ class Problem:
     path: str
     #: The error and its remedy.
     message: str
+    #: For programs: the entry of the catalogue in docs/operations.md, for example ``NODE_UNREADABLE``. Empty: the
+    #: sidecar is of an earlier version.
+    code: str = ""
 
 
 def item_parameters_text(parameters: str | Mapping[int, str]) -> str:

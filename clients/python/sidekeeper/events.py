@@ -215,7 +215,9 @@ class JobChange:
             configuration=(
                 JobConfiguration.from_proto(message.configuration) if message.HasField("configuration") else None
             ),
-            problems=tuple(Problem(path=problem.path, message=problem.message) for problem in message.problems),
+            problems=tuple(
+                Problem(path=problem.path, message=problem.message, code=problem.code) for problem in message.problems
+            ),
         )
 
 

@@ -40,5 +40,6 @@ class Notices:
         for problem in now:
             if problem not in self._problems:
                 path = problem.path or "registry"
-                logger.warning("%s: %s", path, problem.message, extra=fields(self._job_name))
+                code = f" ({problem.code})" if problem.code else ""
+                logger.warning("%s: %s%s", path, problem.message, code, extra=fields(self._job_name))
         self._problems = frozenset(now)

@@ -50,7 +50,7 @@ async def test_callbacks_get_every_event_in_order(sidecar: FakeSidecar) -> None:
         stream.send(
             job_changed=attach_pb2.JobChanged(
                 configuration=job_pb2.JobConfiguration(sharding_total_count=6, cron="0 0 * * * ?", failover=True),
-                problems=[job_pb2.Problem(path="/orderSync/config", message="odd")],
+                problems=[job_pb2.Problem(path="/orderSync/config", message="odd", code="JOB_SETTING_WRONG")],
             )
         )
         stream.send()  # an event of a newer sidecar
@@ -74,7 +74,7 @@ async def test_callbacks_get_every_event_in_order(sidecar: FakeSidecar) -> None:
         sidekeeper.JobChange(
             "orderSync",
             sidekeeper.JobConfiguration(6, cron="0 0 * * * ?", failover=True),
-            (sidekeeper.Problem("/orderSync/config", "odd"),),
+            (sidekeeper.Problem("/orderSync/config", "odd", "JOB_SETTING_WRONG"),),
         ),
         first.detached(),
     ]
@@ -283,7 +283,7 @@ async def test_each_problem_is_said_once(sidecar: FakeSidecar, caplog: pytest.Lo
     app.on_job_changed("orderSync")(changed)
     app.job("orderSync", sharding_total_count=6)(ignore)
     odd = job_pb2.Problem(path="/orderSync/config", message="odd")
-    clock = job_pb2.Problem(message="the clocks differ")
+    clock = job_pb2.Problem(message="the clocks differ", code="CLOCK_SKEW")
 
     async def tell(stream: Stream, *problems: job_pb2.Problem) -> None:
         stream.send(job_changed=attach_pb2.JobChanged(problems=problems))
@@ -293,7 +293,7 @@ async def test_each_problem_is_said_once(sidecar: FakeSidecar, caplog: pytest.Lo
         stream = await sidecar.stream()
         await tell(stream, odd)
         await tell(stream, odd, clock)
-        assert warnings(caplog) == ["/orderSync/config: odd", "registry: the clocks differ"]
+        assert warnings(caplog) == ["/orderSync/config: odd", "registry: the clocks differ (CLOCK_SKEW)"]
         stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "broken")
         stream = await sidecar.stream()
         await tell(stream, odd, clock)

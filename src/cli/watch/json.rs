@@ -88,8 +88,8 @@ fn item_lock_wait(waiting: &ItemLockWait) -> Value {
 }
 
 pub(in crate::cli) fn problem(problem: &Problem) -> Value {
-    let Problem { path, message } = problem;
-    json!({ "path": path, "message": message })
+    let Problem { path, message, code } = problem;
+    json!({ "path": path, "message": message, "code": code })
 }
 
 pub(in crate::cli) fn job_configuration(configuration: &JobConfiguration) -> Value {

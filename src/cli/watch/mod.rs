@@ -18,9 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Code, Status};
 
 use super::endpoint::{Sidecar, SidecarArgs, authorized, in_words};
-use super::{Failure, print};
+use super::{Failure, print, printable};
 use crate::proto::assignment_service_client::AssignmentServiceClient;
-use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
+use crate::proto::{Problem, WatchAssignmentsRequest, WatchAssignmentsResponse};
 use crate::runner::clock::Clock;
 
 /// The pauses between attempts, doubled from the first to the last.
@@ -205,6 +205,12 @@ impl Screen {
             (false, true) => format!("\n{now:.3}\n{table}"),
         }
     }
+}
+
+/// A problem in a line: where, what, and its code.
+pub(super) fn problem_in_words(place: &str, problem: &Problem) -> String {
+    let code = printable(&problem.code);
+    format!("problem: {}: {}  {code}", printable(place), printable(&problem.message)).trim_end().to_owned()
 }
 
 /// Writes the text over the text on the screen. Clearing the screen first would flicker.

@@ -42,7 +42,7 @@ pub(super) fn table(state: &WatchAssignmentsResponse) -> String {
     }
     for problem in &state.problems {
         let path = if problem.path.is_empty() { "job" } else { &problem.path };
-        line(&mut text, &format!("problem: {}: {}", printable(path), printable(&problem.message)));
+        line(&mut text, &super::problem_in_words(path, problem));
     }
     text
 }
@@ -295,6 +295,7 @@ mod tests {
             problems: vec![Problem {
                 path: "/orderSync/config".to_owned(),
                 message: "not YAML\u{1b}[2J".to_owned(),
+                code: "JOB_CONFIG_UNREADABLE".to_owned(),
             }],
         };
         check(
@@ -316,7 +317,7 @@ mod tests {
                 o owned, R running, M misfired, D disabled, W waits for its lock, . another's; * leads
                 item 0: failed 3 times in a row since 2025-12-31T23:59:50Z: ValueError: no such city
                 parameters and messages are hidden: the sidecar shows them to callers with the role `operate`
-                problem: /orderSync/config: not YAML\u{1b}[2J
+                problem: /orderSync/config: not YAML\u{1b}[2J  JOB_CONFIG_UNREADABLE
             "#]],
         );
     }

@@ -19,8 +19,9 @@ use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::extension::note::Note;
 use crate::extension::path::{ExtensionPaths, Noted};
+use crate::findings::problem::Problem;
 use crate::findings::{Cause, DisabledBy, Effect, Finding, Severity, Text};
-use crate::job::{InstanceId, Item, Problem};
+use crate::job::{InstanceId, Item};
 use crate::tree::{Node, Path, WatchEvent};
 
 /// A leader that can reshard does it earlier.
@@ -268,7 +269,7 @@ impl Evidence {
         }
         // A server's node that cannot be read counts as disabled, and is a finding of its own.
         for problem in view.problems().filter(|problem| !is_of_config(problem)) {
-            let Problem { path, message } = problem;
+            let Problem { path, message, code: _ } = problem;
             found.push(self.written(Cause::NodeUnreadable(Text::Shown(message)), path));
         }
         found

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration};
 
 use crate::coordination::job::ownership::allocation::former_rule;
 use crate::coordination::job::ownership::mode::Mode;
@@ -148,9 +149,7 @@ impl JobStatus {
             waiting_for_lock: None,
         });
         let mut problems: Vec<_> = view.problems().collect();
-        for message in settings.iter().flat_map(|settings| &settings.problems) {
-            problems.push(Problem { path: config_path.clone(), message: message.clone() });
-        }
+        problems.extend(settings.iter().flat_map(|settings| settings.problems(config_path)));
         problems.extend(settings.and_then(|settings| former_rule::problem(view, fleet, settings)));
         let schedule = settings.and_then(|settings| settings.schedule.as_ref());
         let next_fire = schedule.and_then(|schedule| schedule.next_after(now));

@@ -28,7 +28,8 @@ use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::picture::settings::Settings;
-use crate::job::{FencingToken, Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{FencingToken, Item};
 use crate::mutants::mutant;
 
 /// The pause after a lock could not be asked for.
@@ -93,7 +94,7 @@ impl ItemLocks {
         let problem = |(item, asked): (&Item, &Asked)| {
             let State::Refused(why, _) = &asked.state else { return None };
             let message = format!("item {item} cannot get its lock `{}`: {why}", asked.lock);
-            Some(Problem { path: cx.identity.paths.config(), message })
+            Some(Problem { path: cx.identity.paths.config(), message, code: ProblemCode::ItemWaitsForLock })
         };
         self.asked.iter().filter_map(problem).collect()
     }

@@ -43,7 +43,8 @@ use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::job::rotation::{Rotation, repair_rotation};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::{Now, Wakeup};
-use crate::job::{Generation, Item, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{Generation, Item};
 use crate::mutants::mutant;
 use crate::tree::{CommitError, CommitResult, Error, OperationResult};
 
@@ -650,8 +651,7 @@ impl Participant {
         let mut problems: Vec<_> = self.cx.view.problems().collect();
         if let Some(settings) = &self.cx.settings {
             let path = self.cx.identity.paths.config();
-            let wrong = settings.problems.iter();
-            problems.extend(wrong.map(|m| Problem { path: path.clone(), message: m.clone() }));
+            problems.extend(settings.problems(&path));
             problems.extend(former_rule::problem(&self.cx.view, &self.cx.fleet, settings));
             problems.extend(self.comparison.problem(&self.cx, &self.membership));
             if settings.schedule.is_some() && self.firing.is_over() {

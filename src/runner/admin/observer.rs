@@ -11,7 +11,8 @@ use crate::coordination::admin::status::JobStatus;
 use crate::coordination::job::picture::Picture;
 use crate::coordination::time::Wakeup;
 use crate::elasticjob::path::JobPaths;
-use crate::job::{JobName, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::JobName;
 use crate::runner::shared::Shared;
 
 /// Observations that may be open at once, of all jobs together. Each costs little more than a status that is not read yet.
@@ -108,7 +109,8 @@ async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>)
             }
             (None, None) => {
                 let message = "not connected to the registry; what is shown may be old".to_owned();
-                let problem = Problem { path: paths.root().clone(), message };
+                let problem =
+                    Problem { path: paths.root().clone(), message, code: ProblemCode::RegistryUnreachable };
                 latest.send_if_modified(|known| {
                     let Some(status) = known.as_mut().filter(|status| !status.problems.contains(&problem))
                     else {

@@ -11,7 +11,8 @@ use crate::coordination::job::contract::effect::{LockWait, RetryNews};
 use crate::coordination::job::contract::event::Event;
 use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
-use crate::job::{Item, Problem};
+use crate::findings::problem::Problem;
+use crate::job::Item;
 use crate::registry::Error;
 use crate::telemetry::limiter::{Limiter, Verdict};
 use crate::tree::CommitError;
@@ -49,7 +50,7 @@ pub(super) fn event(now: Now, event: &Event) {
 /// Logs what is wrong with a node.
 pub(super) fn problem(problem: &Problem) {
     let (path, detail) = problem.excerpt();
-    warn!(event = "NODE_PROBLEM", %path, %detail, "a node of the job has a problem");
+    warn!(event = "NODE_PROBLEM", code = problem.code.as_str(), %path, %detail, "a node of the job has a problem");
 }
 
 /// Logs what becomes of an execution that has failed.

@@ -38,7 +38,8 @@ use sidekeeper::coordination::time::Now;
 use sidekeeper::elasticjob::path::{Barrier, JobPaths};
 use sidekeeper::extension::path::ExtensionPaths;
 use sidekeeper::extension::profile::Profile;
-use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
+use sidekeeper::findings::problem::Problem;
+use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, Transaction, WatchEvent};
@@ -207,7 +208,7 @@ pub struct World {
     /// The answers of the applications' listeners.
     pub listener: Listener,
     pub happened: Vec<Happened>,
-    /// The reported problems.
+    /// The reported problems: the code and the sentence.
     pub problems: Vec<String>,
     /// The notices about waiting.
     pub waited: Vec<WaitsFor>,
@@ -605,7 +606,9 @@ impl World {
                 }
                 self.answers.push(answer);
             }
-            Effect::Warn(problem) => self.problems.push(problem.message),
+            Effect::Warn(problem) => {
+                self.problems.push(format!("{} {}", problem.code.as_str(), problem.message));
+            }
             Effect::Retry(item, news) => self.retries.push((item, news)),
             Effect::AskItemLock { number, lock } => self.ask_lock(index, number, &lock),
             Effect::GiveBackItemLock(number) => self.give_lock_back(index, number),

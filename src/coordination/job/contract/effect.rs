@@ -11,7 +11,8 @@ use crate::coordination::job::contract::event::Event;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::report::Outcome;
 use crate::elasticjob::path::Barrier;
-use crate::job::{InstanceName, Item, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{InstanceName, Item};
 use crate::reason::Reason;
 use crate::tree::{Path, Transaction};
 

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use crate::coordination::job::contract::plan::Source;
 use crate::elasticjob::path::Barrier;
-use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration};
 
 /// An event for the application.
 #[derive(Debug, Clone, PartialEq)]

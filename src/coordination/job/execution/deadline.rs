@@ -23,7 +23,8 @@ use crate::coordination::job::execution::{Executions, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Verdict;
-use crate::job::{Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::Item;
 use crate::mutants::mutant;
 
 /// How many lost executions are remembered. A late report of one is answered with `LeaseLost`, not with
@@ -200,6 +201,10 @@ fn disconnect_unresponsive(
         "the application has not reported execution {execution_id} of item {item} within {grace:?} after it was \
          cancelled ({reason:?}); its stream is closed, and its items are handled as after a crash"
     );
-    out.push(Effect::Warn(Problem { path: cx.identity.paths.item_running(item), message }));
+    out.push(Effect::Warn(Problem {
+        path: cx.identity.paths.item_running(item),
+        message,
+        code: ProblemCode::ItemCancelIgnored,
+    }));
     Verdict::Disconnect(EndReason::Unresponsive { item, execution_id, grace })
 }

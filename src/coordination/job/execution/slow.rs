@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::coordination::job::execution::{Executions, State};
 use crate::coordination::job::frame::context::Context;
-use crate::job::{Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::Item;
 
 /// How long an execution may run after the next fire.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,6 +75,7 @@ impl Slow {
                  Look what the application does, or set `sidekeeper.execution-timeout`",
                 named.join(", ")
             ),
+            code: ProblemCode::ItemRunningLong,
         })
     }
 }

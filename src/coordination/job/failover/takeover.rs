@@ -41,7 +41,8 @@ use crate::coordination::job::membership::liveness::Liveness;
 use crate::coordination::job::picture::nodes::{ItemView, Taker};
 use crate::coordination::job::picture::schedule::latest_before;
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::job::{Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -71,7 +72,11 @@ impl Failover {
     pub(crate) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
         let message = "items of crashed instances cannot be taken over: another instance holds the latch; look for a \
                        stuck instance at the head of its children";
-        (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
+        (self.failures >= 2).then(|| Problem {
+            path: paths.failover_latch(),
+            message: message.to_owned(),
+            code: ProblemCode::FailoverLatchHeld,
+        })
     }
 
     /// Flags crashed items, takes flagged items over, and plans their executions.
@@ -528,5 +533,22 @@ pub(crate) fn hand_over(
     let found_by_it = cx.has_item(item) && cx.has_java_peers();
     if executing && !found_by_it && executions.has_running_node(cx, item) {
         transaction.push(Operation::delete(paths.item_running(item)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobName;
+    use crate::tree::Path;
+
+    #[test]
+    fn a_latch_that_was_not_free_twice_is_a_problem() {
+        let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &JobName::parse("job").unwrap());
+        let problem = |failures| Failover { failures, ..Failover::default() }.problem(&paths);
+        assert_eq!(problem(1), None);
+        let problem = problem(2).unwrap();
+        assert_eq!(problem.code.as_str(), "FAILOVER_LATCH_HELD");
+        assert_eq!(problem.path, paths.failover_latch());
     }
 }

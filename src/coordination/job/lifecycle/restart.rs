@@ -32,7 +32,7 @@ use crate::coordination::job::notices::assignment::Notified;
 use crate::coordination::job::rotation::Rotation;
 use crate::coordination::lease::Lease;
 use crate::extension::ledger_entry::LedgerNodes;
-use crate::job::Problem;
+use crate::findings::problem::{Problem, ProblemCode};
 use crate::tree::SessionId;
 
 impl Lifecycle {
@@ -272,7 +272,11 @@ impl Lifecycle {
             let message = "the former process of this sidecar has begun to execute the item, and the application does \
                            not; the execution counts as interrupted";
             let path = cx.identity.paths.item_running(item);
-            out.push(Effect::Warn(Problem { path, message: message.to_owned() }));
+            out.push(Effect::Warn(Problem {
+                path,
+                message: message.to_owned(),
+                code: ProblemCode::ItemInterrupted,
+            }));
         }
         checkpoints.restore(executions.iter().map(|(item, _)| item));
         cx.phase = Phase::Active;

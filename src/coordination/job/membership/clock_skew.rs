@@ -12,7 +12,7 @@ use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::Folder;
-use crate::job::Problem;
+use crate::findings::problem::{Problem, ProblemCode};
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 /// How long a comparison is valid: within a minute a clock drifts by less than matters, and people rarely set it.
@@ -123,7 +123,7 @@ impl ClockSkew {
             difference % 1_000,
             allowed / 1_000
         );
-        Some(Problem { path: cx.identity.paths.registry_time(), message })
+        Some(Problem { path: cx.identity.paths.registry_time(), message, code: ProblemCode::ClockSkew })
     }
 }
 

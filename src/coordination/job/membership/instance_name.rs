@@ -21,7 +21,8 @@ use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
 use crate::coordination::job::picture::nodes::Ownership;
 use crate::extension::name_record::NameRecord;
-use crate::job::{InstanceId, Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{InstanceId, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId};
 
@@ -104,7 +105,11 @@ impl Names {
                 "instance name `{name}` is in use by another session; waiting until that has left. If it was killed, \
                  it has when its session times out; if it lives, stop one of the two, or give one another name"
             );
-            out.push(Effect::Warn(Problem { path: path.clone(), message }));
+            out.push(Effect::Warn(Problem {
+                path: path.clone(),
+                message,
+                code: ProblemCode::InstanceNameTaken,
+            }));
         }
         let since = known.map_or(now.mono, |(_, since)| since);
         self.holder = Some((holder, since));

@@ -14,7 +14,8 @@ use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::announcement::withdraw_plan;
 use crate::elasticjob::path::JobPaths;
-use crate::job::{InstanceId, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::InstanceId;
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -62,6 +63,7 @@ impl Election {
                 "no leader can be elected: another candidate holds the latch; look for a stuck instance at \
                       the head of its children"
                     .to_owned(),
+            code: ProblemCode::LeaderMissing,
         })
     }
 

@@ -28,7 +28,8 @@ use crate::coordination::job::membership::leadership::Election;
 use crate::coordination::job::membership::liveness::Liveness;
 use crate::coordination::job::membership::registration::Registration;
 use crate::coordination::job::membership::stale_servers::StaleServers;
-use crate::job::{Item, JobConfiguration, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{Item, JobConfiguration};
 use crate::tree::{CommitError, Operation, OperationResult, SessionId};
 
 /// The registration, the profile and the name of this instance, and the known state of the others.

@@ -26,7 +26,8 @@ use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::rotation::{Rotation, Turn};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::Now;
-use crate::job::{FencingToken, Generation, Item, JobConfiguration, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{FencingToken, Generation, Item, JobConfiguration};
 use crate::mutants::mutant;
 
 /// The last messages to the application.

@@ -8,7 +8,8 @@ use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::membership::Membership;
 use crate::coordination::job::picture::difference;
-use crate::job::{JobConfiguration, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::JobConfiguration;
 
 /// The application's configuration, compared with the one in force.
 #[derive(Debug, Default)]
@@ -51,6 +52,7 @@ impl Comparison {
                  replace that, or give the same, or none",
                 self.ignored
             ),
+            code: ProblemCode::JobConfigDiffers,
         })
     }
 }
@@ -64,5 +66,6 @@ pub(crate) fn request_limit(cx: &Context) -> Option<Problem> {
              split: raise `jute.maxbuffer` of the servers",
             cx.transaction_bytes.saturating_mul(2)
         ),
+        code: ProblemCode::RegistryRequestsSmall,
     })
 }

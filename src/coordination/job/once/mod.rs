@@ -15,7 +15,8 @@ use jiff::Timestamp;
 use crate::coordination::job::frame::limits::HEAD_START;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::{Barrier, Folder, JobPaths};
-use crate::job::{Item, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::Item;
 
 /// How long before the end of the wait a call of the listener is given up, at most; never more than a quarter of it.
 const MARGIN_MAX: Duration = Duration::from_secs(5);
@@ -141,7 +142,11 @@ impl Once {
     /// well.
     pub(crate) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
         let (barrier, message) = self.problem.as_ref()?;
-        Some(Problem { path: paths.folder(Folder::Barrier(*barrier)), message: message.clone() })
+        Some(Problem {
+            path: paths.folder(Folder::Barrier(*barrier)),
+            message: message.clone(),
+            code: ProblemCode::OnceListenerFailed,
+        })
     }
 
     /// The registrations are made, or withdrawn.

@@ -32,7 +32,8 @@ use crate::coordination::job::ownership::reservation::Reservations;
 use crate::coordination::job::ownership::resharding::Resharding;
 use crate::coordination::job::ownership::settling::Settling;
 use crate::coordination::job::ownership::targets::Targets;
-use crate::job::{Generation, InstanceId, Item, Problem};
+use crate::findings::problem::Problem;
+use crate::job::{Generation, InstanceId, Item};
 
 /// The state of resharding and handoff: of an owner, and of the leader.
 #[derive(Debug, Default)]

@@ -32,7 +32,8 @@ use crate::coordination::job::picture::nodes::ItemView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{InstanceId, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -143,6 +144,7 @@ impl Resharding {
                 "a resharding waits for items {:?}, which are being executed; nothing starts until they end",
                 self.wait.items
             ),
+            code: ProblemCode::ReshardingWaitsForRunning,
         })
     }
 

@@ -21,7 +21,8 @@ use crate::coordination::time::Now;
 use crate::elasticjob::path::{Barrier, Folder, Place};
 use crate::elasticjob::{config_yaml, instance_yaml};
 use crate::excerpt::Excerpt;
-use crate::job::{Generation, InstanceId, Item, JobConfiguration, Problem};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{Generation, InstanceId, Item, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 
@@ -701,13 +702,27 @@ impl JobView {
     pub fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
         self.problems.iter().flat_map(|(folder, nodes)| {
             let named = nodes.iter().take(NAMED_OF_FOLDER_MAX);
-            let named = named.map(|(path, message)| Problem { path: path.clone(), message: message.clone() });
+            let named = named.map(|(path, message)| Problem {
+                path: path.clone(),
+                message: message.clone(),
+                code: self.code(path),
+            });
             let more = nodes.len().checked_sub(NAMED_OF_FOLDER_MAX).filter(|more| *more > 0);
             named.chain(more.map(|more| Problem {
                 path: folder.clone(),
                 message: format!("{more} more nodes in this folder are wrong, beside those that are named"),
+                code: ProblemCode::NodeUnreadable,
             }))
         })
+    }
+
+    fn code(&self, path: &Path) -> ProblemCode {
+        let is_of_config = self.relative(path).is_some_and(|relative| Place::of(&relative) == Place::Config);
+        match self.config {
+            _ if !is_of_config => ProblemCode::NodeUnreadable,
+            ConfigView::Unreadable => ProblemCode::JobConfigUnreadable,
+            ConfigView::Valid(_) | ConfigView::Absent => ProblemCode::JobSettingWrong,
+        }
     }
 
     /// Grows with each event.

@@ -15,7 +15,8 @@ use crate::extension::item_lock::{self, ItemLock};
 use crate::extension::once_listener::{self, OnceListener};
 use crate::extension::stale_servers::{self, StaleServers};
 use crate::extension::{properties, reattach_grace, strategy};
-use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{Item, JobConfiguration, ShardingStrategy};
 use crate::quartz::{self, Expression};
 use crate::tree::Path;
 
@@ -143,11 +144,24 @@ impl Settings {
         }
     }
 
+    /// The problems of the configuration in the node with this path.
+    pub(in crate::coordination) fn problems(&self, path: &Path) -> impl Iterator<Item = Problem> {
+        let parameters = self.parameters.as_ref().err();
+        self.problems.iter().map(move |message| Problem {
+            path: path.clone(),
+            message: message.clone(),
+            code: match parameters == Some(message) {
+                true => ProblemCode::JobParametersUnreadable,
+                false => ProblemCode::JobSettingWrong,
+            },
+        })
+    }
+
     /// The problem of a job whose schedule has fired for the last time.
     pub(in crate::coordination) fn never_fires(config_path: Path) -> Problem {
         let message = "cron: the expression never fires again; the job runs only when it is triggered. Give one that \
                        does, or an empty one";
-        Problem { path: config_path, message: message.to_owned() }
+        Problem { path: config_path, message: message.to_owned(), code: ProblemCode::JobNeverFiresAgain }
     }
 
     /// Whether the job asks for a strategy, which then also holds in fleets of sidecars.

@@ -271,7 +271,10 @@ type Problem struct {
 	// The node's whole path below the registry's root, for example `/sidekeeper/orderSync/config`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// The error and its remedy, in one sentence.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The entry of the catalogue in docs/operations.md, for example `NODE_UNREADABLE`: for programs. It is never renamed, and later versions may
+	// add entries.
+	Code          string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +323,13 @@ func (x *Problem) GetMessage() string {
 	return ""
 }
 
+func (x *Problem) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 var File_sidekeeper_v1_job_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_job_proto_rawDesc = "" +
@@ -359,10 +369,11 @@ const file_sidekeeper_v1_job_proto_rawDesc = "" +
 	"\x10_static_shardingB\v\n" +
 	"\t_disabledB\f\n" +
 	"\n" +
-	"_overwrite\"7\n" +
+	"_overwrite\"K\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessageBb\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\tR\x04codeBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

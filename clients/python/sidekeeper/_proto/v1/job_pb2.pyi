@@ -208,19 +208,25 @@ class Problem(_message.Message):
 
     PATH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The node's whole path below the registry's root, for example `/sidekeeper/orderSync/config`."""
     message: _builtins.str
     """The error and its remedy, in one sentence."""
+    code: _builtins.str
+    """The entry of the catalogue in docs/operations.md, for example `NODE_UNREADABLE`: for programs. It is never renamed, and later versions may
+    add entries.
+    """
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         message: _builtins.str = ...,
+        code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "path", b"path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

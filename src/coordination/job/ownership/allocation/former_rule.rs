@@ -16,7 +16,8 @@ use std::fmt;
 
 use crate::elasticjob::strategy::Allocation;
 use crate::extension::strategy;
-use crate::job::{InstanceId, Problem, ShardingStrategy};
+use crate::findings::problem::{Problem, ProblemCode};
+use crate::job::{InstanceId, ShardingStrategy};
 use crate::mutants::mutant;
 
 use crate::coordination::job::ownership::allocation::{Held, Member, Rule};
@@ -67,7 +68,11 @@ pub(crate) fn problem(view: &JobView, fleet: &FleetView, settings: &Settings) ->
     let one_by_one = !matches!(Mode::of(view, fleet, settings), Mode::AllAtOnce(_));
     let matters =
         settings.strategy == ShardingStrategy::ConsistentHash || (one_by_one && !settings.names_strategy());
-    matters.then(|| Problem { path: fleet.paths().member(outdated.0), message: outdated.to_string() })
+    matters.then(|| Problem {
+        path: fleet.paths().member(outdated.0),
+        message: outdated.to_string(),
+        code: ProblemCode::SidecarOutdated,
+    })
 }
 
 /// The order in which members get a seat beyond their whole parts; each part comes with the fraction that rounding down
