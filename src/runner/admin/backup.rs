@@ -248,13 +248,16 @@ async fn restore(namespace: Namespace<'_>, wish: &Wish) -> Result<Outcome, Backu
             bytes = bytes.saturating_add(step.wire_size());
             transaction.push(step);
         }
-        session.commit(transaction).await.map_err(|failure| match failure.error {
-            changed @ (Error::NoNode(_)
-            | Error::NodeExists(_)
-            | Error::BadVersion(_)
-            | Error::NotEmpty(_)) => BackupError::ChangedMeanwhile(changed),
-            error => BackupError::Failed(error),
-        })?;
+        match session.commit(transaction).await.map_err(|failure| failure.error) {
+            Ok(_) => {}
+            Err(
+                changed @ (Error::NoNode(_)
+                | Error::NodeExists(_)
+                | Error::BadVersion(_)
+                | Error::NotEmpty(_)),
+            ) => return Err(BackupError::ChangedMeanwhile(changed)),
+            Err(error) => return Err(BackupError::Failed(error)),
+        }
     }
     Ok(outcome)
 }
