@@ -195,7 +195,10 @@ impl JobService for Scripted {
         &self,
         request: Request<DisableItemsRequest>,
     ) -> Result<Response<DisableItemsResponse>, Status> {
-        Ok(Response::new(DisableItemsResponse { changed_items: request.into_inner().items }))
+        Ok(Response::new(DisableItemsResponse {
+            changed_items: request.into_inner().items,
+            ends_by_itself: false,
+        }))
     }
 
     async fn enable_items(
@@ -211,7 +214,7 @@ impl JobService for Scripted {
     ) -> Result<Response<DisableServersResponse>, Status> {
         let mut changed_server_ips = request.into_inner().server_ips;
         changed_server_ips.push("10.0.0.2\u{1b}[2J".to_owned());
-        Ok(Response::new(DisableServersResponse { changed_server_ips }))
+        Ok(Response::new(DisableServersResponse { changed_server_ips, ends_by_itself: false }))
     }
 
     async fn enable_servers(

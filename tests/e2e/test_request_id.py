@@ -50,7 +50,7 @@ def proxied(fleet: Fleet) -> Iterator[Proxied]:
     proxy = RequestProxy(fleet.server.port)
     sidecar = Sidecar(9, fleet.folder, proxy.address, fleet.namespace, "6s", [])
     fleet.processes.append(sidecar)
-    eventually("the sidecar's socket", sidecar.socket.exists)
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
     try:
         yield Proxied(fleet, proxy, sidecar, applications)
     finally:
