@@ -36,6 +36,7 @@ NEEDS = {
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": {"view"},
     "sidekeeper.v1.AssignmentService/WatchAssignments": {"view"},
     "sidekeeper.v1.DiagnosticsService/CheckDeployment": {"view"},
+    "sidekeeper.v1.DiagnosticsService/CollectBundle": {"operate"},
     "sidekeeper.v1.DiagnosticsService/ExplainJob": {"view"},
     "sidekeeper.v1.DiagnosticsService/PlanSharding": {"view"},
     "sidekeeper.v1.ElectionService/Observe": {"attach", "view"},
@@ -72,6 +73,7 @@ TRIGGER = "sidekeeper.v1.JobService/TriggerJob"
 NAMING = {
     "AssignmentService/WatchAssignments",
     "DiagnosticsService/ExplainJob",
+    "DiagnosticsService/PlanSharding",
     "ElectionService/Campaign",
     "ElectionService/Observe",
     "JobService/CancelExecutions",
