@@ -376,7 +376,7 @@ async fn what_is_disabled_and_enabled_is_printed_and_needs_to_be_named_and_confi
     assert!(printed.stdout.starts_with("disabled  10.0.0.1 for orders\n"), "{}", printed.stdout);
     assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
     let printed = call(&["disable", "orders", "--item", "3", "--json", "--yes"]).await;
-    assert_eq!(printed.stdout, "{\"changed_items\":[3]}\n");
+    assert_eq!(printed.stdout, "{\"changed_items\":[3],\"ends_by_itself\":false}\n");
     let nothing = call(&["enable", "orders", "--all-servers"]).await;
     assert_eq!((nothing.code, nothing.stdout.as_str()), (Some(0), "nothing to do: already enabled\n"));
     let again = call(&["enable", "orders", "--item", "3"]).await;
@@ -436,17 +436,17 @@ async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
         10.0.0.1@-@1  leads  server disabled
 
         servers
-        server    state     instances
+        server    state     instances  disabled
         10.0.0.1  disabled  1
 
         items
-        item  owner         state               parameter
+        item  owner         state               parameter  disabled
         0     10.0.0.1@-@1  running             Lyon\u{7}
         1     none          disabled, misfired
     "#]]
     .assert_eq(&printed(&["job", "orders"]).await);
     expect_test::expect![[r#"
-        item  owner         state               parameter
+        item  owner         state               parameter  disabled
         0     10.0.0.1@-@1  running             Lyon\u{7}
         1     none          disabled, misfired
     "#]]
@@ -457,15 +457,15 @@ async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
     "#]]
     .assert_eq(&printed(&["instances", "orders"]).await);
     expect_test::expect![[r#"
-        server    state     instances
+        server    state     instances  disabled
         10.0.0.1  disabled  1
     "#]]
     .assert_eq(&printed(&["servers", "orders"]).await);
     expect_test::expect![[r#"
-        {"configuration":null,"document":"jobName: orders\ncron: '0 0 3 * * ?'\n","etag":"\"1a.3\"","instances":[{"enabled":false,"instance_id":"10.0.0.1@-@1","leader":true,"server_ip":"10.0.0.1"}],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders","next_fire_time":null,"parameters_hidden":false,"problems":[],"resharding":false,"servers":[{"disabled":true,"instance_count":1,"server_ip":"10.0.0.1"}]}
+        {"configuration":null,"disablings":[],"document":"jobName: orders\ncron: '0 0 3 * * ?'\n","etag":"\"1a.3\"","instances":[{"enabled":false,"instance_id":"10.0.0.1@-@1","leader":true,"server_ip":"10.0.0.1"}],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders","next_fire_time":null,"parameters_hidden":false,"problems":[],"resharding":false,"servers":[{"disabled":true,"instance_count":1,"server_ip":"10.0.0.1"}]}
     "#]].assert_eq(&printed(&["job", "orders", "--json"]).await);
     expect_test::expect![[r#"
-        {"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders"}
+        {"disablings":[],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders"}
     "#]].assert_eq(&printed(&["items", "orders", "--json"]).await);
     let refused = output(sidekeeper(&["job", "nobody", "--endpoint", &sidecar().await])).await;
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
