@@ -96,7 +96,10 @@ fn fleet_in_words(answer: &CancelExecutionsResponse) -> String {
     let line = |one: &FleetExecution| {
         let how = match one.reach() {
             CancelReach::Sidecar => "cancelled    ",
-            _ => "not reached  ",
+            CancelReach::Unspecified
+            | CancelReach::Java
+            | CancelReach::EarlierVersion
+            | CancelReach::NotOnline => "not reached  ",
         };
         let why = match one.reach() {
             CancelReach::Sidecar => "",

@@ -33,7 +33,10 @@ pub async fn forget_old(
     let folder = paths.requests();
     let own = results.iter().find_map(|result| match result {
         OperationResult::Created { path, stat } if path.is_within(&folder) => Some(stat.modified_ms),
-        _ => None,
+        OperationResult::Created { .. }
+        | OperationResult::Set { .. }
+        | OperationResult::Deleted
+        | OperationResult::Checked => None,
     });
     if let Some(now_ms) = own {
         forget_older(session, &folder, id, now_ms).await;

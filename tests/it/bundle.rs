@@ -169,8 +169,8 @@ async fn wrong_names_are_refused_and_an_unknown_job_is_in_the_manifest() {
         job_names: names.iter().map(|name| (*name).to_owned()).collect(),
         ..CollectBundleRequest::default()
     };
-    for names in [&["a/b"] as &[_], &["job"; 201]] {
-        let refused = call(&sidecar, of(names)).await.unwrap_err();
+    for names in [vec!["a/b"], vec!["job"; 201]] {
+        let refused = call(&sidecar, of(&names)).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{names:?}");
         assert!(refused.message().contains("job_names"), "{}", refused.message());
     }

@@ -110,7 +110,7 @@ async fn op_3_a_repeated_cancel_cancels_no_execution_that_has_begun_since() {
     let ids = |answer: &[CancelledExecution]| -> Vec<String> {
         answer.iter().map(|one| one.execution_id.clone()).collect()
     };
-    assert_eq!(ids(&answer), [first.execution_id.clone()]);
+    assert_eq!(ids(&answer), std::slice::from_ref(&first.execution_id));
     assert_eq!(app.cancel().await.execution_id, first.execution_id);
     app.report_success(&first).await;
 
@@ -120,7 +120,8 @@ async fn op_3_a_repeated_cancel_cancels_no_execution_that_has_begun_since() {
     assert_eq!(cancel(&other, "once").await.unwrap(), answer, "another sidecar recognises it");
     let progress = app.progress(&second.execution_id, false, None).await.unwrap();
     assert!(!progress.cancelled, "a repetition has cancelled a later execution");
-    assert_eq!(ids(&cancel(&faulty, "twice").await.unwrap()), [second.execution_id.clone()]);
+    let repeated = cancel(&faulty, "twice").await.unwrap();
+    assert_eq!(ids(&repeated), std::slice::from_ref(&second.execution_id));
     assert_eq!(app.cancel().await.execution_id, second.execution_id);
     app.report_success(&second).await;
 }

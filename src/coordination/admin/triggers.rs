@@ -56,10 +56,13 @@ pub struct Recorded {
     pub record: TriggerRecord,
 }
 
+/// The node of a trigger, and the record of the request that made it, as far as they are there.
+type Known<'a> = (Option<Stat>, Option<&'a Recorded>);
+
 /// Lists the triggers of a job, those of each instance by time. `nodes`: all nodes of the job, which `view` shows.
 pub fn triggers(paths: &JobPaths, view: &JobView, nodes: &[Node], records: &[Recorded]) -> Vec<Trigger> {
     // By instance and by the transaction that triggered it, which wrote its node and the record.
-    let mut known: BTreeMap<(InstanceId, Zxid), (Option<Stat>, Option<&Recorded>)> = BTreeMap::new();
+    let mut known: BTreeMap<(InstanceId, Zxid), Known<'_>> = BTreeMap::new();
     for recorded in records {
         for instance in &recorded.record.triggered {
             known.entry((instance.clone(), recorded.stat.created)).or_default().1 = Some(recorded);

@@ -139,7 +139,9 @@ async fn cancel_at_once(
                 Ok(results) => {
                     let stat = results.iter().find_map(|result| match result {
                         OperationResult::Created { stat, .. } => Some(*stat),
-                        _ => None,
+                        OperationResult::Set { .. } | OperationResult::Deleted | OperationResult::Checked => {
+                            None
+                        }
                     });
                     if let Some(stat) = stat {
                         requests::forget_older(&**session, &fleet.cancels(), id, stat.modified_ms).await;

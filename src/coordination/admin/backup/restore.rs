@@ -202,7 +202,9 @@ mod tests {
                     Operation::Create { path, data, .. } => {
                         node(path.as_str(), std::str::from_utf8(data).unwrap())
                     }
-                    step => panic!("{step:?}"),
+                    Operation::Set { .. } | Operation::Delete { .. } | Operation::Check { .. } => {
+                        panic!("{step:?}")
+                    }
                 })
                 .collect();
             let again = plan(&wanted, &there, None);
