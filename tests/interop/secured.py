@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from interop.members import MixedFleet
 from support.fleet import ending
@@ -95,9 +96,14 @@ def owners_of_nodes(fleet: MixedFleet) -> set[frozenset[str]]:
     client, found = fleet.tree.client, set()
 
     def walk(path: str) -> None:
-        acls, _ = client.get_acls(path)
+        try:
+            acls, _ = client.get_acls(path)
+            children = client.get_children(path)
+        except NoNodeError:
+            # An execution has ended meanwhile, or a leader has resharded.
+            return
         found.add(frozenset(_owner(acl.id.scheme, acl.id.id) for acl in acls if acl.perms == 31))
-        for child in client.get_children(path):
+        for child in children:
             walk(f"{path}/{child}")
 
     walk(fleet.tree.root)
