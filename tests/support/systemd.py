@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support.processes import ROOT, eventually
@@ -103,7 +103,9 @@ def systemd(binary: Path, environment: dict[str, str]) -> Iterator[Systemd]:
             yield Systemd(eventually("systemd runs", lambda: _running(started, folder / "log")))
         finally:
             for process in _processes(group):
-                os.kill(process, signal.SIGKILL)
+                # It may have ended since it was listed.
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             started.wait()
     finally:
         # A kernel removes the folders of groups from the leaves on, and only empty ones.
