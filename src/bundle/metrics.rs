@@ -43,7 +43,7 @@ fn sample(pseudonyms: &mut Pseudonyms, mut line: &str, shown: &mut String) {
                 break;
             }
         }
-        // What is no label is not written.
+        // The bundle has only labels.
         line = rest.split_once('}').map_or("", |(_, after)| after);
         shown.push('}');
     }

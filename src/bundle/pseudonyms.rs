@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Between the address and the rest of an instance id.
 const ID_SEPARATOR: &str = "@-@";
 
-/// What a name is of. The pseudonyms begin with these words.
+/// The kinds of names. The pseudonyms begin with these words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// An address.

@@ -1,4 +1,4 @@
-//! `bundle`: what somebody needs who helps from afar, in one file. Decides where the bytes go.
+//! `bundle`: the facts for a person who helps from afar, in one file. Decides where the bytes go.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};

@@ -259,7 +259,7 @@ fn disabling_in_json(disabling: &Disabling) -> Value {
     })
 }
 
-/// Who has disabled something, since when, and why.
+/// The author of a disabling, its time and its reason.
 fn disabled_by(found: &GetJobResponse, is_it: impl Fn(&Subject) -> bool) -> String {
     let known = found.disablings.iter().find(|one| one.subject.as_ref().is_some_and(&is_it));
     let Some(Disabling { author, reason, since, until, .. }) = known else { return String::new() };

@@ -116,7 +116,7 @@ enum Command {
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be
     /// reached; 75 if another attempt may help; with `--exit-code` 2 if an item or the job is blocked.
     Explain(explain::ExplainArgs),
-    /// Shows who would own which item if the items, the instances or the strategy of a job were others, and which items would move. Changes
+    /// Shows the owner of each item if the items, the instances or the strategy of a job were others, and which items would move. Changes
     /// nothing.
     ///
     /// Without flags it shows the moves that are due. Exit status: 0 if the sidecar has answered; 1 if it refused (also because the
@@ -127,7 +127,7 @@ enum Command {
     /// Exit status: 0 if no check found an error, 2 if one did, or with `--strict` a warning; 1 if the sidecar refused or could not be reached,
     /// 75 if another attempt may help.
     Doctor(doctor::DoctorArgs),
-    /// Collects what somebody needs who helps from afar: settings, status, checks, explanations, nodes, metrics and the log.
+    /// Collects the facts for a person who helps from afar: settings, status, checks, explanations, nodes, metrics and the log.
     ///
     /// Prints what the bundle will have, and writes it. Addresses and names have pseudonyms; secrets and checkpoints are left out. Exit status: 0 if the
     /// file is written; 1 if the sidecar refused or could not be reached, or the file cannot be written; 64 if the command line is wrong or the file exists; 75 if another attempt may

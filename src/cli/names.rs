@@ -61,7 +61,7 @@ fi
 const FISH: &str = r#"complete -c sidekeeper -f -n 'test -n "$(sidekeeper complete-names -- "$(commandline -cp)" 2>/dev/null)"' -a '(sidekeeper complete-names -- "$(commandline -cp)" 2>/dev/null)'
 "#;
 
-/// What a shell's script has at its end.
+/// The end of a shell's script.
 pub(super) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => BASH,
@@ -85,7 +85,7 @@ struct Asked {
     sidecar: SidecarArgs,
 }
 
-/// What the word at the cursor is.
+/// The kind of the word at the cursor.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     /// The name of a job.

@@ -1,4 +1,4 @@
-//! `plan`: who would own which item if the items, the instances or the strategy of a job were others.
+//! `plan`: the owner of each item if the items, the instances or the strategy of a job were others.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

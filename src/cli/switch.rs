@@ -89,7 +89,7 @@ enum Changed {
     Servers(Vec<String>),
 }
 
-/// What the command has changed, and whether the disabling ends by itself.
+/// The changes of the command, and whether the disabling ends by itself.
 struct Done {
     changed: Changed,
     ends_by_itself: bool,

@@ -17,7 +17,7 @@ const AUTHOR_CHARS_MAX: usize = 400;
 /// A note.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
-    /// Who, as far as the sidecar knew.
+    /// The author, as far as the sidecar knew.
     pub author: String,
     /// Why. Empty: nobody has said it.
     pub reason: String,

@@ -16,7 +16,7 @@ const WITNESS: &str = "witness-";
 const NOTE_OF_ITEM: &str = "item-";
 const NOTE_OF_SERVER: &str = "server-";
 
-/// What a note is about.
+/// The subject of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noted {
     /// An item.

@@ -1,4 +1,4 @@
-//! What an operator's request has done, under the id that its caller gave it (AIP-155). So a repetition is recognised, by any sidecar of
+//! The effects of an operator's request, under the id that its caller gave it (AIP-155). So a repetition is recognised, by any sidecar of
 //! the namespace.
 //!
 //! A request whose deed takes several transactions has a node for each of them, its *parts*.
@@ -62,7 +62,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// What a request, or a part of it, has done.
+/// The effects of a request, or of a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestRecord {
     /// It has triggered instances.
@@ -73,7 +73,7 @@ pub enum RequestRecord {
     Unknown,
 }
 
-/// What a trigger, or a part of it, has done.
+/// The effects of a trigger, or of a part of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRecord {
     /// The instances that it has triggered.

@@ -157,14 +157,14 @@ pub struct Finding {
     pub paths: Vec<Path>,
     /// Since when, as far as is known.
     pub since: Option<Timestamp>,
-    /// Who has disabled the item or the server, as far as is known.
+    /// The author of the disabling, as far as is known.
     pub disabled_by: Option<DisabledBy>,
 }
 
-/// Who has disabled something, and why.
+/// The author of a disabling, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisabledBy {
-    /// Who.
+    /// The author.
     pub author: String,
     /// Why. Empty: nobody has said it.
     pub reason: String,

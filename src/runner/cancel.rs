@@ -86,7 +86,7 @@ pub async fn cancel(
         log(job, &cancelled);
         return Ok(cancelled);
     };
-    // The caller may go away at any time. What is recorded has to be done all the same.
+    // The caller may go away at any time. The sidecar carries out the recorded request all the same.
     let (attachments, job) = (attachments.clone(), job.clone());
     let clock = attachments.shared().clock.clone();
     let (sender, answer) = oneshot::channel();

@@ -23,7 +23,7 @@ pub async fn make_room(session: &dyn Session, paths: &ExtensionPaths) -> Result<
 
 /// Deletes records that are older than the time for which they are remembered, after a request that has left one. The registry's time is that of
 /// the request's own record among the `results`. Looks at those whose names follow the request's, because ids are random: so each is looked at
-/// some day. What goes wrong is left to a later request.
+/// some day. A later request repeats a step that fails.
 pub async fn forget_old(
     session: &dyn Session,
     paths: &ExtensionPaths,

@@ -99,7 +99,7 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Filter<S> for LeaveOut {
     }
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Said {
     event: Option<String>,

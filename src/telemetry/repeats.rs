@@ -13,7 +13,7 @@ const KINDS_MAX: usize = 4_096;
 /// The longest kind, in bytes, so that the memory is bounded. Warnings of longer kinds are written each time.
 const KIND_BYTES_MAX: usize = 1_024;
 
-/// What makes two warnings the same.
+/// The key of a warning: two with the same key count as one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// The code of the event, and the job that it is about.

@@ -35,7 +35,7 @@ def test_the_executions_of_all_sidecars_are_cancelled_and_no_later_one(fleet: Fl
         application.command("hold")
     told("trigger", JOB, *through)
     eventually("all items run", lambda: items(applications, "start") == list(range(6)))
-    # What a Java instance executes.
+    # An execution of a Java instance.
     fleet.tree.create("sharding/9/running", "10.0.0.9@-@1")
     answer = told("cancel", JOB, "--fleet", *place, "--request-id", "mine")
     reach = {one["item"]: one["reach"] for one in answer["fleet_executions"]}

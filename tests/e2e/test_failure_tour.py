@@ -161,7 +161,7 @@ def test_op_4_an_application_fails_at_every_fire(fleet: Fleet) -> None:
     application.command("fail 5")
     finding = named(application.sidecar, "ITEM_FAILING")
     assert "the test wants it to fail" in finding["message"]
-    # What the remedy says to look at has the cause.
+    # The remedy names the place to look at, and it has the cause.
     assert finding["remedy"] == "look at the application's log"
     assert "the test wants it to fail" in application.log.read_text()
     application.command("fail")

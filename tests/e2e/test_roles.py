@@ -347,7 +347,7 @@ def test_a_disabling_has_the_name_of_the_callers_token_and_no_other(fleet: Fleet
         return ended.stdout
 
     command("s3cret", "disable", JOB, "--item", "1", "--reason", "replaying batch 881", "--yes")
-    # Who may only look sees it, too.
+    # A caller who may only view sees it, too.
     [disabling] = json.loads(command("l00k", "items", JOB, "--json"))["disablings"]
     assert disabling["author"] == f"uid {os.geteuid()} with token `ana`"
     assert (disabling["item"], disabling["reason"]) == (1, "replaying batch 881")

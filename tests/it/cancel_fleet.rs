@@ -50,7 +50,7 @@ async fn the_executions_of_all_sidecars_are_cancelled_and_those_of_java_are_name
     let (mut one, mut two, third, _sidecars) = three(&fleet).await;
     trigger(&third).await;
     let (mine, theirs) = (one.executes(2).await, two.executes(2).await);
-    // What a Java instance executes.
+    // An execution of a Java instance.
     let java = "10.0.0.9@-@1";
     fleet.nodes.put("sharding/7/running", java).await;
     let ids = [&one, &two].map(|app| app.attached.instance_id.clone());

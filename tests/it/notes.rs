@@ -58,7 +58,7 @@ async fn disable_server(sidecar: &RunningSidecar, ip: &str, reason: &str) -> Vec
     answer.unwrap().into_inner().changed_server_ips
 }
 
-/// What `GetJob` says of each disabling: the subject, the author and the reason.
+/// Each disabling, as `GetJob` shows it: the subject, the author and the reason.
 async fn shown(sidecar: &RunningSidecar) -> Vec<(Subject, String, String)> {
     let request = GetJobRequest { job_name: JOB.to_owned() };
     let job = bounded("the job", jobs(sidecar).await.get_job(request)).await.unwrap().into_inner();

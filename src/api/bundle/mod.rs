@@ -80,7 +80,7 @@ const OF_SIDECAR: [&str; 4] = ["status.json", "metrics-1.txt", "metrics-2.txt", 
 /// A message, or why there is no bundle.
 pub type Part = Result<proto::CollectBundleResponse, Status>;
 
-/// What is to be collected.
+/// The parts to collect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     jobs: Vec<JobName>,
@@ -88,7 +88,7 @@ pub struct Wanted {
     with_pseudonyms: bool,
 }
 
-/// What a request asks for.
+/// The parts that a request asks for.
 pub fn read(request: &proto::CollectBundleRequest) -> Result<Wanted, InvalidRequest> {
     let mut errors = Vec::new();
     if request.job_names.len() > JOBS_MAX {
@@ -131,11 +131,11 @@ pub struct Source {
     pub settings: Vec<GivenSetting>,
     /// The checks besides those of jobs.
     pub checks: Vec<Check>,
-    /// What a sidecar has; `None`: a command asks the registry.
+    /// The facts of a sidecar; `None`: a command asks the registry.
     pub sidecar: Option<OfSidecar>,
 }
 
-/// What a sidecar has besides.
+/// The facts that only a sidecar has.
 pub struct OfSidecar {
     /// Its state.
     pub status: proto::GetStatusResponse,

@@ -60,7 +60,7 @@ pub struct Disabling {
     pub about: Noted,
     /// Since when, by the registry's clock, as far as is known.
     pub since: Option<Timestamp>,
-    /// Who has done it, and why. `None`: not known.
+    /// The author and the reason. `None`: not known.
     pub note: Option<Note>,
 }
 

@@ -88,7 +88,7 @@ pub struct ShardingPlan {
     pub items: Vec<PlannedItem>,
     /// How many items have to move at least so that each instance gets as many as in this plan.
     pub least_moves: usize,
-    /// What the plan cannot know.
+    /// The facts that the plan cannot know.
     pub remarks: BTreeSet<Remark>,
 }
 
@@ -371,7 +371,7 @@ mod tests {
                 let planned = fleet.plan(&what_if).unwrap();
                 assert_eq!(planned.all_at_once, None);
                 assert_eq!(planned.moves().count(), planned.least_moves, "{total} items, {what_if:?}");
-                // What has happened needs no further moves.
+                // A move that has happened is not counted again.
                 if what_if == joining(&["10.0.0.4@-@d"]) {
                     fleet.change(&what_if);
                     assert_eq!(fleet.plan(&WhatIf::default()).unwrap().moves().count(), 0);

@@ -1,7 +1,7 @@
 //! Which nodes does an operator's disabling or enabling of items and servers need? A picture becomes a transaction and a report, with the
 //! nodes that differ only, so a repetition changes nothing. Belongs to no participant. Source: protocol 8.1 and 8.2.
 //!
-//! Who has disabled something, and why, is written to a note in the same transaction, under our own root: ElasticJob's nodes stay as it writes
+//! A note in the same transaction has the author and the reason of a disabling, under our own root: ElasticJob's nodes stay as it writes
 //! them. Enabling deletes the note. The version of a note guards it, so that a call never touches the note of another operator's
 //! disabling that it has not seen.
 

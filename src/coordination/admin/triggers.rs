@@ -52,7 +52,7 @@ pub struct Recorded {
     pub request: RequestId,
     /// The metadata of its node.
     pub stat: Stat,
-    /// What it has done.
+    /// Its effects.
     pub record: TriggerRecord,
 }
 

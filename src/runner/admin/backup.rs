@@ -190,7 +190,7 @@ pub struct Wish {
     pub settled: Option<Timestamp>,
 }
 
-/// What a restore has done, or would do.
+/// The effects of a restore, done or only planned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Its steps, and the differences.

@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 /// The most bytes of a file. A namespace of 5,000 jobs with ten items each takes about 20 MB.
 pub const BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// What a backup says about itself.
+/// The first line of a backup: facts about the backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of the form.
@@ -92,7 +92,7 @@ struct AnyVersion {
 /// A backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backup {
-    /// What it says about itself.
+    /// The facts about the backup.
     pub header: Header,
     /// Its nodes, in the order of a restore.
     pub nodes: Vec<Saved>,

@@ -19,7 +19,7 @@ use crate::extension::ledger_entry::LedgerEntry;
 use crate::extension::path::ExtensionPaths;
 use crate::tree::{Node, NodeKind, Operation, Path};
 
-/// What a restore does.
+/// The steps of a restore, and their counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps in their order. Each is refused if its node has changed since.

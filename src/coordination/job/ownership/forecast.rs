@@ -1,4 +1,4 @@
-//! Who will own which item in the end, if nothing else changes? What the leader decides, from the nodes alone, for operators who ask
+//! Which instance will own each item in the end, if nothing else changes? What the leader decides, from the nodes alone, for operators who ask
 //! what would be. Proposes nothing.
 //!
 //! The leader's waits are left out: for executions, for a fire, for further instances that join, and for Java instances that start. They

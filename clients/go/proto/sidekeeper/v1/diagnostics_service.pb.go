@@ -197,7 +197,7 @@ func (FindingSeverity) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_diagnostics_service_proto_rawDescGZIP(), []int{2}
 }
 
-// What to collect.
+// The parts to collect.
 type CollectBundleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The jobs whose nodes and explanations are collected; at most 200. Empty: all jobs of the namespace, or the first 200.
@@ -417,7 +417,7 @@ type BundleFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name in the archive.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it has, in words.
+	// Its content, in words.
 	About         string `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -467,7 +467,7 @@ func (x *BundleFile) GetAbout() string {
 	return ""
 }
 
-// What pseudonyms stand for.
+// The meanings of the pseudonyms.
 type BundlePseudonyms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pseudonyms, in no order.
@@ -513,7 +513,7 @@ func (x *BundlePseudonyms) GetPseudonyms() []*BundlePseudonym {
 	return nil
 }
 
-// What a pseudonym stands for.
+// The meaning of a pseudonym.
 type BundlePseudonym struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The word in the bundle, for example `job1`.
@@ -729,7 +729,7 @@ type PlanShardingResponse struct {
 	// How many items have to move at least so that each instance gets as many as in this plan. Labels are not counted: they may need
 	// further moves.
 	LeastMoves uint32 `protobuf:"varint,5,opt,name=least_moves,json=leastMoves,proto3" json:"least_moves,omitempty"`
-	// What the plan cannot know, in sentences. Empty: it is exact.
+	// The facts that the plan cannot know, in sentences. Empty: it is exact.
 	Remarks       []string `protobuf:"bytes,6,rep,name=remarks,proto3" json:"remarks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

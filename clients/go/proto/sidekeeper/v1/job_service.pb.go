@@ -632,7 +632,7 @@ type Disabling struct {
 	//	*Disabling_Item
 	//	*Disabling_ServerIp
 	Subject isDisabling_Subject `protobuf_oneof:"subject"`
-	// Who has done it: the user, the name of the token, the certificate. Empty: not known, because ElasticJob's console did, for example.
+	// The author: the user, the name of the token, the certificate. Empty: not known, for example after ElasticJob's console.
 	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
 	// Why. Empty: nobody has said it.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`

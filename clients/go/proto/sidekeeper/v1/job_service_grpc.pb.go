@@ -96,7 +96,7 @@ type JobServiceClient interface {
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error)
 	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
-	// instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+	// instance has not taken up has a node, also one of ElasticJob's console. One that was taken up leaves none, so it is listed only if its request had a
 	// `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
 	//
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
@@ -121,7 +121,7 @@ type JobServiceClient interface {
 	// the same `request_id`.
 	CancelExecutions(ctx context.Context, in *CancelExecutionsRequest, opts ...grpc.CallOption) (*CancelExecutionsResponse, error)
 	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. The caller, and
 	// the reason, are written in the same transaction, beside ElasticJob's nodes.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
@@ -340,7 +340,7 @@ type JobServiceServer interface {
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error)
 	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
-	// instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+	// instance has not taken up has a node, also one of ElasticJob's console. One that was taken up leaves none, so it is listed only if its request had a
 	// `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
 	//
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
@@ -365,7 +365,7 @@ type JobServiceServer interface {
 	// the same `request_id`.
 	CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error)
 	// Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+	// that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. The caller, and
 	// the reason, are written in the same transaction, beside ElasticJob's nodes.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the

@@ -187,7 +187,7 @@ func (x *RestoreNamespaceRequest) GetSettledUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// What a restore has done, or would do.
+// The effects of a restore, done or only planned.
 type RestoreNamespaceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state that it has found.

@@ -110,7 +110,7 @@ Global___FindingSeverity: _TypeAlias = FindingSeverity  # noqa: Y015
 
 @_typing.final
 class CollectBundleRequest(_message.Message):
-    """What to collect."""
+    """The parts to collect."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -213,7 +213,7 @@ class BundleFile(_message.Message):
     name: _builtins.str
     """Its name in the archive."""
     about: _builtins.str
-    """What it has, in words."""
+    """Its content, in words."""
     def __init__(
         self,
         *,
@@ -230,7 +230,7 @@ Global___BundleFile: _TypeAlias = BundleFile  # noqa: Y015
 
 @_typing.final
 class BundlePseudonyms(_message.Message):
-    """What pseudonyms stand for."""
+    """The meanings of the pseudonyms."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +254,7 @@ Global___BundlePseudonyms: _TypeAlias = BundlePseudonyms  # noqa: Y015
 
 @_typing.final
 class BundlePseudonym(_message.Message):
-    """What a pseudonym stands for."""
+    """The meaning of a pseudonym."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -386,7 +386,7 @@ class PlanShardingResponse(_message.Message):
 
     @_builtins.property
     def remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the plan cannot know, in sentences. Empty: it is exact."""
+        """The facts that the plan cannot know, in sentences. Empty: it is exact."""
 
     def __init__(
         self,

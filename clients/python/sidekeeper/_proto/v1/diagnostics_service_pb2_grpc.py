@@ -74,8 +74,8 @@ class DiagnosticsServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PlanSharding(self, request, context):
-        """Who would own which item if the number of items, the instances or the strategy of a job were others, and which items would move. It is
-        what the leader of the job does, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
+        """The owner of each item if the number of items, the instances or the strategy of a job were others, and the items that would move. It is
+        the plan of the job's leader, beside Java instances by ElasticJob's strategies, in a fleet of sidecars with the fewest moves. The
         changes of a request happen at one moment: those that happen one after the other may move other items. Without a change the answer has
         the moves that are due.
 
@@ -99,11 +99,11 @@ class DiagnosticsServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CollectBundle(self, request, context):
-        """Collects what somebody needs who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
+        """Collects the facts for a person who helps from afar, as a `.tar.gz` of at most 64 MiB: settings, status, checks, explanations, the nodes of jobs,
         metrics twice ten seconds apart, the log in memory, and facts about the machine. The first message has the list of the files, then come
         the bytes, and then the pseudonyms, if they are asked for. The archive is whole if the stream ends with OK.
 
-        Each field that is in it is on a list; what is not on the list is left out, and the manifest in the archive says so. No secret, no checkpoint
+        A list names each field that may be in it. The sidecar leaves out all others, and the manifest in the archive says so. No secret, no checkpoint
         and no variable of the environment is ever in it. Addresses and names have pseudonyms.
 
         Answered in each state of the registry. Fails with INVALID_ARGUMENT (a field is wrong) or RESOURCE_EXHAUSTED (the sidecar collects a bundle

@@ -352,7 +352,7 @@ class Disabling(_message.Message):
     server_ip: _builtins.str
     """The server with this address."""
     author: _builtins.str
-    """Who has done it: the user, the name of the token, the certificate. Empty: not known, because ElasticJob's console did, for example."""
+    """The author: the user, the name of the token, the certificate. Empty: not known, for example after ElasticJob's console."""
     reason: _builtins.str
     """Why. Empty: nobody has said it."""
     @_builtins.property

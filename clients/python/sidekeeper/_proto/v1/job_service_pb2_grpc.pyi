@@ -97,7 +97,7 @@ class JobServiceStub:
     """
     ListTriggers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListTriggersRequest, _job_service_pb2.ListTriggersResponse]
     """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
-    instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+    instance has not taken up has a node, also one of ElasticJob's console. One that was taken up leaves none, so it is listed only if its request had a
     `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
 
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
@@ -124,7 +124,7 @@ class JobServiceStub:
     """
     DisableItems: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. The caller, and
     the reason, are written in the same transaction, beside ElasticJob's nodes.
 
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
@@ -212,7 +212,7 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     ListTriggers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListTriggersRequest, _job_service_pb2.ListTriggersResponse]  # type: ignore[assignment]
     """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
-    instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+    instance has not taken up has a node, also one of ElasticJob's console. One that was taken up leaves none, so it is listed only if its request had a
     `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
 
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
@@ -239,7 +239,7 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     DisableItems: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DisableItemsRequest, _job_service_pb2.DisableItemsResponse]  # type: ignore[assignment]
     """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+    that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. The caller, and
     the reason, are written in the same transaction, beside ElasticJob's nodes.
 
     Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the
@@ -372,7 +372,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListTriggersResponse, _abc.Awaitable[_job_service_pb2.ListTriggersResponse]]:
         """The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
-        instance has not taken up has a node, whoever has made it. One that was taken up leaves none, so it is listed only if its request had a
+        instance has not taken up has a node, also one of ElasticJob's console. One that was taken up leaves none, so it is listed only if its request had a
         `request_id`, and for ten minutes at least. No node says for what cause an item is executed.
 
         Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
@@ -411,7 +411,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.DisableItemsResponse, _abc.Awaitable[_job_service_pb2.DisableItemsResponse]]:
         """Disables items: no instance executes them, Java's included, until they are enabled again. Executions that have begun go on. Items
-        that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. Who has called, and
+        that are disabled already stay so. The call is answered when the nodes exist; instances see them within milliseconds. The caller, and
         the reason, are written in the same transaction, beside ElasticJob's nodes.
 
         Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is changed then), NOT_FOUND (the

@@ -100,7 +100,7 @@ Global___RestoreNamespaceRequest: _TypeAlias = RestoreNamespaceRequest  # noqa: 
 
 @_typing.final
 class RestoreNamespaceResponse(_message.Message):
-    """What a restore has done, or would do."""
+    """The effects of a restore, done or only planned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
