@@ -159,6 +159,16 @@ def test_a_certificate_in_the_revocation_list_is_refused(secured: Secured, tmp_p
     assert (secured.call(board, LOCKS)[0], secured.call(other, LOCKS)[0]) == ("UNAVAILABLE", "OK")
 
 
+def test_without_a_revocation_list_of_its_authority_a_certificate_is_refused(secured: Secured, tmp_path: Path) -> None:
+    revoked = tmp_path / "revoked.pem"
+    secured.others.revoke(list_file=revoked)
+    secured.sidecar("*.internal", further=["--tls-client-crl", str(revoked)])
+    board = secured.callers.certify("board", "DNS:board.internal")
+    assert secured.call(board, LOCKS)[0] == "UNAVAILABLE"
+    secured.callers.revoke(list_file=revoked)
+    eventually("it is served", lambda: secured.call(board, LOCKS)[0] == "OK")
+
+
 def test_se_11_silent_connections_hold_up_no_other_handshake(secured: Secured) -> None:
     sidecar = secured.sidecar("*.internal")
     caller = secured.callers.certify("board", "DNS:board.internal")
