@@ -59,6 +59,7 @@ use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Acl, Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
 use crate::runner::admin::check_deployment::CheckedSettings;
+use crate::runner::admin::housekeeping;
 use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
@@ -245,6 +246,7 @@ impl Sidecar {
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
+        server_tasks.push(spawn(until_stop(housekeeping::keep(shared.clone()), stopped.clone())));
         let dump_address = dump.map(|(address, listener)| {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
