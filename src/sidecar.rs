@@ -211,7 +211,7 @@ impl Sidecar {
         let restart = (state_file, former_session);
         let published = (current_sender, trouble_sender);
         let session_task = spawn(keeper::keep(
-            registry,
+            Arc::clone(&registry),
             clock.clone(),
             published,
             lease_keeper,
@@ -236,7 +236,7 @@ impl Sidecar {
             sticky_locks: StickyLockCalls::new(sticky_locks.clone()),
             namespaces: Namespaces::new(shared.clone(), drained.clone()),
             diagnostics: Diagnostics::new(
-                shared.clone(),
+                (shared.clone(), Arc::clone(&registry)),
                 (checked_settings(&config), config.given.clone()),
                 heartbeat.clone(),
                 drained.clone(),

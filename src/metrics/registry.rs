@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::meters::Meters;
 use super::words::{Answer, Request};
 use crate::registry::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, Server, SessionId, Transaction, Zxid};
 
 /// The time, on a monotonic clock.
 pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -110,6 +110,10 @@ impl Registry for Metered {
             self.counting.count(Request::Open, since, &opened);
             Ok(opened?.map(|session| self.counting.session(session)))
         })
+    }
+
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        self.registry.servers()
     }
 
     fn describe(&self) -> String {

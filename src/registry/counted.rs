@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
+use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, Server, SessionId, Transaction, Zxid};
 
 /// A registry and the number of its requests over all its sessions. Clones share the counts.
 #[derive(Clone)]
@@ -103,6 +103,10 @@ impl Registry for Counted {
                 Arc::new(CountedSession { session, counts: Arc::clone(&self.counts) });
             Ok(Some(session))
         })
+    }
+
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        self.registry.servers()
     }
 
     fn describe(&self) -> String {
