@@ -11,6 +11,7 @@
 pub mod counted;
 pub mod embedded;
 pub mod latch;
+pub mod observed;
 mod queue;
 pub mod zookeeper;
 
