@@ -159,7 +159,7 @@ fn away(servers: &[Server]) -> Option<Trouble> {
     let failed =
         servers.iter().filter_map(|server| Some((server.address.clone(), server.answer.clone().err()?)));
     let failed: Vec<_> = failed.collect();
-    (!failed.is_empty()).then(|| Trouble::RegistryServerAway { servers: failed, of: servers.len() })
+    (!failed.is_empty()).then_some(Trouble::RegistryServerAway { servers: failed, of: servers.len() })
 }
 
 /// The oldest one that is too old.
