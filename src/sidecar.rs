@@ -59,6 +59,7 @@ use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Acl, Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
 use crate::runner::admin::check_deployment::CheckedSettings;
+use crate::runner::admin::housekeeping;
 use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
@@ -210,7 +211,7 @@ impl Sidecar {
         let restart = (state_file, former_session);
         let published = (current_sender, trouble_sender);
         let session_task = spawn(keeper::keep(
-            registry,
+            Arc::clone(&registry),
             clock.clone(),
             published,
             lease_keeper,
@@ -235,7 +236,7 @@ impl Sidecar {
             sticky_locks: StickyLockCalls::new(sticky_locks.clone()),
             namespaces: Namespaces::new(shared.clone(), drained.clone()),
             diagnostics: Diagnostics::new(
-                shared.clone(),
+                (shared.clone(), Arc::clone(&registry)),
                 (checked_settings(&config), config.given.clone()),
                 heartbeat.clone(),
                 drained.clone(),
@@ -245,6 +246,7 @@ impl Sidecar {
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
+        server_tasks.push(spawn(until_stop(housekeeping::keep(shared.clone()), stopped.clone())));
         let dump_address = dump.map(|(address, listener)| {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address

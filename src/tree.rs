@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An absolute path: `/` or `/a/b`. Always well-formed: no empty, `.` or `..` segments, no control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -389,6 +390,24 @@ pub enum Error {
     /// Another error. The request definitely did not take effect.
     #[error("the registry refused the request: {0}")]
     Refused(String),
+}
+
+/// A server of a registry, asked for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Its address in the settings.
+    pub address: String,
+    /// Its answer. `Err`: it does not serve, for this reason.
+    pub answer: Result<ServerAnswer, String>,
+}
+
+/// The answer of a server that serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerAnswer {
+    /// The first two parts of its version. `None`: it does not tell.
+    pub version: Option<(u32, u32)>,
+    /// How long the quickest of some answers took. `None`: not measured.
+    pub took: Option<Duration>,
 }
 
 /// A limit for a node and all nodes below it, and how much of it is used.

@@ -14,6 +14,7 @@ use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::diagnostics_service_server::DiagnosticsService;
 use crate::reason::Reason;
+use crate::registry::Registry;
 use crate::runner::admin::check_deployment::{self, CheckedSettings};
 use crate::runner::admin::explain_job;
 use crate::runner::admin::plan_sharding;
@@ -29,6 +30,7 @@ use super::{audit, names, plan, status};
 #[derive(Clone)]
 pub struct Diagnostics {
     shared: Shared,
+    registry: Arc<dyn Registry>,
     settings: CheckedSettings,
     heartbeat: Heartbeat,
     draining: watch::Receiver<bool>,
@@ -39,16 +41,22 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// The service on the sidecar's session. `draining`: whether the sidecar is stopping. `sidecars` knows its status.
+    /// The service on the sidecar's session, and on its registry. `draining`: whether the sidecar is stopping. `sidecars` knows its status.
     pub fn new(
-        shared: Shared,
+        (shared, registry): (Shared, Arc<dyn Registry>),
         (settings, given): (CheckedSettings, Vec<GivenSetting>),
         heartbeat: Heartbeat,
         draining: watch::Receiver<bool>,
         sidecars: Sidecars,
     ) -> Self {
         let (given, collecting) = (Arc::new(given), Arc::new(Semaphore::new(1)));
-        Self { shared, settings, heartbeat, draining, sidecars, given, collecting }
+        Self { shared, registry, settings, heartbeat, draining, sidecars, given, collecting }
+    }
+
+    async fn facts(&self) -> doctor::Facts {
+        let is_draining = *self.draining.borrow();
+        let (shared, registry) = (&self.shared, &*self.registry);
+        check_deployment::facts(shared, registry, &self.settings, &self.heartbeat, is_draining).await
     }
 
     async fn collect(
@@ -63,8 +71,7 @@ impl Diagnostics {
         let turn = Arc::clone(&self.collecting).try_acquire_owned().map_err(|_| {
             refusal(Reason::TooMany, "the sidecar collects a bundle already; call again when that is done")
         })?;
-        let is_draining = *self.draining.borrow();
-        let facts = check_deployment::facts(&self.shared, &self.settings, &self.heartbeat, is_draining).await;
+        let facts = self.facts().await;
         let source = Source {
             session: self.shared.current.borrow().clone(),
             root: self.shared.namespace.clone(),
@@ -124,8 +131,7 @@ impl DiagnosticsService for Diagnostics {
     ) -> Result<Response<Self::CheckDeploymentStream>, Status> {
         let caller = Caller::of(request.extensions());
         let sees_texts = caller.has(Role::Operate);
-        let is_draining = *self.draining.borrow();
-        let facts = check_deployment::facts(&self.shared, &self.settings, &self.heartbeat, is_draining).await;
+        let facts = self.facts().await;
         let checks = iter(doctor::check(&facts)).map(|check| Ok(check_to_message(&check)));
         if request.get_ref().without_jobs || facts.session.is_none() {
             return Ok(Response::new(Box::pin(checks.chain(iter([Ok(jobs_checked(0))])))));

@@ -79,7 +79,8 @@ async fn ask(args: &BundleArgs, request: CollectBundleRequest) -> Result<Parts, 
 /// The parts that need no sidecar.
 async fn parts_of(registry: &Registry, request: &CollectBundleRequest) -> Result<Parts, Failure> {
     let wanted = bundle::read(request).map_err(|invalid| failed(&invalid.to_status()))?;
-    let facts = check_deployment::facts_of(registry.namespace(), registry.session_timeout).await;
+    let (checked, timeout) = (&*registry.registry, registry.session_timeout);
+    let facts = check_deployment::facts_of(checked, registry.namespace(), timeout).await;
     let of_sidecar = ["sidecar", "security"];
     let namespace = registry.namespace();
     let source = Source {

@@ -87,7 +87,8 @@ async fn ask(args: &DoctorArgs) -> Result<Checks, Failure> {
 
 /// The checks that need no sidecar.
 async fn checks_in(registry: &Registry, without_jobs: bool) -> Result<Checks, Failure> {
-    let facts = check_deployment::facts_of(registry.namespace(), registry.session_timeout).await;
+    let (checked, timeout) = (&*registry.registry, registry.session_timeout);
+    let facts = check_deployment::facts_of(checked, registry.namespace(), timeout).await;
     let of_sidecar = ["sidecar", "security"];
     let checks = check(&facts).into_iter().filter(move |check| !of_sidecar.contains(&check.category));
     let checks: Vec<_> = checks.map(|check| Ok(finding::check_to_message(&check))).collect();

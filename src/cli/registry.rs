@@ -12,7 +12,7 @@ use super::endpoint::exit_code;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
 use crate::config::settings::{self, Setting};
 use crate::config::{ConfigError, Flags, GivenSetting, Sources, load};
-use crate::registry::Session;
+use crate::registry::{self, Session};
 use crate::runner::admin::Namespace;
 use crate::runner::clock::Clock;
 use crate::sidecar::open_registry;
@@ -53,6 +53,8 @@ pub(super) struct RegistryArgs {
 /// A session with a registry.
 pub(super) struct Registry {
     pub(super) session: Arc<dyn Session>,
+    /// The registry itself.
+    pub(super) registry: Arc<dyn registry::Registry>,
     /// The timeout that the command has asked for.
     pub(super) session_timeout: Duration,
     /// The settings of the command.
@@ -107,7 +109,7 @@ impl RegistryArgs {
             Failure { code, error: anyhow!("no session with ZooKeeper: {}", printable(&error.to_string())) }
         })?;
         let (session_timeout, settings) = (config.session_timeout, config.given);
-        Ok(Some(Registry { session, session_timeout, settings, namespace, clock }))
+        Ok(Some(Registry { session, registry, session_timeout, settings, namespace, clock }))
     }
 }
 

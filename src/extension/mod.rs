@@ -10,6 +10,7 @@
 //! | `fires/{item}`, persistent | the ledger's entry: [`ledger_entry`] |
 //! | `fires/witness-{instant}`, persistent | nothing; items have missed this fire ([`ledger_entry`]) |
 //! | `checkpoints/{item}`, persistent | [`checkpoint`] |
+//! | `finished`, persistent | the state in which the housekeeper has found the job finished (`coordination::admin::finished`) |
 //! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
 //! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` ([`profile`]) |
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
@@ -18,7 +19,8 @@
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //! | `fleet/notes/item-{item}`, `fleet/notes/server-{address}`, persistent | who has disabled the item or the server, why, and until when: `by uid 1000`, `reason disk full`, `until 2026-11-28T12:00:00Z` ([`note`]) |
 //!
-//! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`].
+//! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`],
+//! `@-@housekeeper` in [`remove_finished`].
 //!
 //! A reader skips content that it does not know, so that a later version may write more.
 
@@ -37,6 +39,7 @@ pub mod path;
 pub mod profile;
 pub mod properties;
 pub mod reattach_grace;
+pub mod remove_finished;
 pub mod rendezvous;
 pub mod request_record;
 pub mod restored;

@@ -97,6 +97,11 @@ impl ExtensionPaths {
         RequestId::parse(id).ok()
     }
 
+    /// The state in which the job was found finished.
+    pub fn finished(&self) -> Path {
+        self.root.child("finished")
+    }
+
     /// The parent of the checkpoints.
     pub fn checkpoints(&self) -> Path {
         self.root.child("checkpoints")

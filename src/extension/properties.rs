@@ -4,7 +4,8 @@ use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::extension::strategy::STRATEGY_PROPERTY;
 use crate::extension::{
-    execution_policy, handoff_policy, item_lock, once_listener, reattach_grace, stale_servers,
+    execution_policy, handoff_policy, item_lock, once_listener, reattach_grace, remove_finished,
+    stale_servers,
 };
 use crate::job::ShardingStrategy;
 
@@ -12,7 +13,7 @@ use crate::job::ShardingStrategy;
 const PREFIX: &str = "sidekeeper.";
 
 /// All keys, in the order in which an error lists them.
-const PROPERTIES: [&str; 20] = [
+const PROPERTIES: [&str; 22] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -33,6 +34,8 @@ const PROPERTIES: [&str; 20] = [
     item_lock::TIMEOUT_PROPERTY,
     stale_servers::AFTER_PROPERTY,
     stale_servers::BESIDE_JAVA_PROPERTY,
+    remove_finished::AFTER_PROPERTY,
+    remove_finished::BESIDE_JAVA_PROPERTY,
 ];
 
 /// Whether a key of `props` is one of Sidekeeper's.
@@ -59,7 +62,8 @@ pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
             .and_then(|()| handoff_policy::check(key, value))
             .and_then(|()| reattach_grace::check(key, value))
             .and_then(|()| item_lock::check(key, value))
-            .and_then(|()| stale_servers::check(key, value)),
+            .and_then(|()| stale_servers::check(key, value))
+            .and_then(|()| remove_finished::check(key, value)),
     };
     checked.map_err(|allowed| FieldError::new(&format!("props[{}]", Excerpt::of(key)), value, allowed))
 }

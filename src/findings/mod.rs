@@ -55,6 +55,10 @@ pub enum Subject {
 pub enum Cause {
     /// The job has nodes, and no configuration.
     JobNotConfigured,
+    /// The job was removed, and Sidekeeper's own nodes of it are left.
+    JobNodesLeft,
+    /// Servers have had no instance for long.
+    ServersIdle(Vec<Ipv4Addr>),
     /// The configuration cannot be read.
     JobConfigUnreadable(Text),
     /// The items' parameters cannot be read.
@@ -232,6 +236,8 @@ impl Cause {
         use Severity::{Error, Info, Warning};
         match self {
             Self::JobNotConfigured => ("JOB_NOT_CONFIGURED", Error, Blocks),
+            Self::JobNodesLeft => ("JOB_NODES_LEFT", Warning, None),
+            Self::ServersIdle(_) => ("SERVERS_IDLE", Warning, None),
             Self::JobConfigUnreadable(_) => ("JOB_CONFIG_UNREADABLE", Error, Blocks),
             Self::JobParametersUnreadable(_) => ("JOB_PARAMETERS_UNREADABLE", Error, Blocks),
             Self::JobSettingWrong(_) => ("JOB_SETTING_WRONG", Warning, None),
@@ -296,6 +302,8 @@ impl Cause {
             | Self::ItemMisfired(item)
             | Self::ItemFailing { item, .. } => Subject::Item(*item),
             Self::JobNotConfigured
+            | Self::JobNodesLeft
+            | Self::ServersIdle(_)
             | Self::JobConfigUnreadable(_)
             | Self::JobParametersUnreadable(_)
             | Self::JobSettingWrong(_)
@@ -315,6 +323,14 @@ impl Cause {
     pub fn message(&self) -> String {
         match self {
             Self::JobNotConfigured => "the registry has nodes of the job, and no configuration".to_owned(),
+            Self::JobNodesLeft => {
+                "the job does not exist any more, and Sidekeeper's own nodes of it are left".to_owned()
+            }
+            Self::ServersIdle(servers) => {
+                let (count, word) = (servers.len(), if servers.len() == 1 { "server has" } else { "servers have" });
+                let example = servers.first().map(|server| format!(", for example {server}")).unwrap_or_default();
+                format!("{count} {word} no instance, and a node that nobody has written for 30 days{example}")
+            }
             Self::JobConfigUnreadable(text)
             | Self::JobParametersUnreadable(text)
             | Self::JobSettingWrong(text) => text.shown().to_owned(),
@@ -405,6 +421,13 @@ impl Cause {
             }
             Self::ItemWaitsForLock { lock, .. } => {
                 return format!("look who holds the lock: sidekeeper locks {lock}");
+            }
+            Self::ServersIdle(servers) => {
+                let server = servers.first().map(|server| format!(" --server {server}")).unwrap_or_default();
+                return format!("sidekeeper remove {job}{server}, or set sidekeeper.stale-servers");
+            }
+            Self::JobNodesLeft => {
+                "attach an application of the job, or delete the nodes with all below them (deleteall of zkCli.sh)"
             }
             Self::JobNotConfigured => {
                 "attach an application with a configuration, or start the job's Java service"

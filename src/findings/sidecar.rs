@@ -20,6 +20,32 @@ pub enum Trouble {
     RegistryReadOnly,
     /// The registry takes no more nodes or bytes, or soon will not.
     RegistryQuota(Quota),
+    /// A server of the registry does not serve.
+    RegistryServerAway {
+        /// The addresses of those that do not, each with the reason. Not empty.
+        servers: Vec<(String, String)>,
+        /// How many there are in the settings.
+        of: usize,
+    },
+    /// A server of the registry is too old.
+    RegistryServerOld {
+        /// Its address.
+        address: String,
+        /// The first two parts of its version.
+        version: (u32, u32),
+    },
+    /// A server of the registry answers slowly.
+    RegistrySlow {
+        /// Its address.
+        address: String,
+        /// How long the quickest of some answers took.
+        took: Duration,
+    },
+    /// The servers of the registry accept small requests only.
+    RegistryRequestsSmall {
+        /// The smallest size that they do not accept, in bytes.
+        bytes: usize,
+    },
     /// The registry cannot write.
     RegistryCannotWrite {
         /// Why, and the remedy.
@@ -82,6 +108,10 @@ impl Trouble {
             Self::RegistryReadOnly => ("REGISTRY_READ_ONLY", Error),
             Self::RegistryQuota(quota) if quota.used < quota.limit => ("REGISTRY_QUOTA", Warning),
             Self::RegistryQuota(_) => ("REGISTRY_QUOTA", Error),
+            Self::RegistryServerAway { .. } => ("REGISTRY_SERVER_AWAY", Warning),
+            Self::RegistryServerOld { .. } => ("REGISTRY_SERVER_OLD", Error),
+            Self::RegistrySlow { .. } => ("REGISTRY_SLOW", Warning),
+            Self::RegistryRequestsSmall { .. } => ("REGISTRY_REQUESTS_SMALL", Warning),
             Self::RegistryCannotWrite { .. } => ("REGISTRY_CANNOT_WRITE", Error),
             Self::SessionShortened { .. } => ("SESSION_SHORTENED", Warning),
             Self::SessionLeaseLow { .. } => ("SESSION_LEASE_LOW", Warning),
@@ -128,6 +158,24 @@ impl Trouble {
                 let state = if used < limit { "is nearly reached" } else { "is reached" };
                 format!("the quota of {path} {state}: {used} of {limit} {what}")
             }
+            Self::RegistryServerAway { servers, of } => {
+                let named: Vec<_> =
+                    servers.iter().map(|(address, reason)| format!("{address}: {reason}")).collect();
+                format!(
+                    "{} of {of} servers of the registry do not serve: {}",
+                    servers.len(),
+                    named.join("; ")
+                )
+            }
+            Self::RegistryServerOld { address, version: (major, minor) } => {
+                format!("the server {address} is of version {major}.{minor}, and 3.6 or newer is needed")
+            }
+            Self::RegistrySlow { address, took } => {
+                format!("the server {address} takes {took:.1?} for an answer that costs it nothing")
+            }
+            Self::RegistryRequestsSmall { bytes } => {
+                format!("the servers of the registry break the connection for requests of {bytes} bytes")
+            }
             Self::RegistryCannotWrite { obstacle } => format!("the registry cannot write: {obstacle}"),
             Self::SessionShortened { asked, granted } => {
                 format!("the registry has granted a session of {granted:?}, and the setting is {asked:?}")
@@ -173,6 +221,14 @@ impl Trouble {
             }
             Self::RegistryQuota(_) => {
                 "raise or delete the quota (setquota, delquota of zkCli.sh); the sidecar goes on by itself"
+            }
+            Self::RegistryServerAway { .. } => {
+                "start these servers, mend the network or the name, or take them out of the setting zookeeper"
+            }
+            Self::RegistryServerOld { .. } => "upgrade the server",
+            Self::RegistrySlow { .. } => "look for the load on the server, on the network or on this machine",
+            Self::RegistryRequestsSmall { .. } => {
+                "raise jute.maxbuffer of ZooKeeper's servers, and restart the sidecar"
             }
             Self::RegistryCannotWrite { .. } => "free the registry's disk; the sidecar goes on by itself",
             Self::SessionShortened { .. } => {

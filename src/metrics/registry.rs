@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tokio::sync::watch;
 
 use super::meters::Meters;
 use super::words::{Answer, Request};
-use crate::registry::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
+use crate::registry::observed::{self, Failure, ObservedSession, Observer};
+use crate::registry::{Error, Registry, Session, SessionKey};
+use crate::tree::Server;
 
 /// The time, on a monotonic clock.
 pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -27,11 +27,6 @@ struct Counting {
     now: Now,
 }
 
-struct MeteredSession {
-    session: Arc<dyn Session>,
-    counting: Counting,
-}
-
 impl Metered {
     /// Counts the requests to a registry.
     pub fn new(registry: Arc<dyn Registry>, meters: Meters, now: Now) -> Self {
@@ -40,40 +35,30 @@ impl Metered {
 }
 
 impl Counting {
-    fn count<T, E: Refused>(&self, kind: Request, since: Duration, result: &Result<T, E>) {
-        let answer = result.as_ref().err().map_or(Answer::Done, |error| answer_of(error.error()));
+    fn count<T, E: Failure>(&self, kind: Request, since: Duration, result: &Result<T, E>) {
+        let answer = result.as_ref().err().map_or(Answer::Done, |error| answer_of(error.reason()));
         self.meters.requested(kind, answer, (self.now)().saturating_sub(since));
     }
 
-    /// Counts a request when its answer is there.
-    fn on<T: Send + 'static, E: Refused + Send + 'static>(
-        &self,
-        kind: Request,
-        asked: BoxFuture<'static, Result<T, E>>,
-    ) -> BoxFuture<'static, Result<T, E>> {
-        let (counting, since) = (self.clone(), (self.now)());
-        asked.inspect(move |result| counting.count(kind, since, result)).boxed()
-    }
-
     fn session(&self, session: Arc<dyn Session>) -> Arc<dyn Session> {
-        Arc::new(MeteredSession { session, counting: self.clone() })
+        ObservedSession::of(session, self.clone())
     }
 }
 
-/// An error of a request.
-trait Refused {
-    fn error(&self) -> &Error;
-}
-
-impl Refused for Error {
-    fn error(&self) -> &Error {
-        self
-    }
-}
-
-impl Refused for CommitError {
-    fn error(&self) -> &Error {
-        &self.error
+impl Observer for Counting {
+    /// Counts a request when its answer is there.
+    fn observe<T: Send + 'static, E: Failure>(
+        &self,
+        request: observed::Request,
+        answer: BoxFuture<'static, Result<T, E>>,
+    ) -> BoxFuture<'static, Result<T, E>> {
+        let kind = match request {
+            observed::Request::Read => Request::Read,
+            observed::Request::Write(_) => Request::Write,
+            observed::Request::Watch => Request::Watch,
+        };
+        let (counting, since) = (self.clone(), (self.now)());
+        answer.inspect(move |result| counting.count(kind, since, result)).boxed()
     }
 }
 
@@ -112,92 +97,11 @@ impl Registry for Metered {
         })
     }
 
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        self.registry.servers()
+    }
+
     fn describe(&self) -> String {
         self.registry.describe()
-    }
-}
-
-impl Session for MeteredSession {
-    fn id(&self) -> SessionId {
-        self.session.id()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.session.timeout()
-    }
-
-    fn greeted(&self) -> Option<Duration> {
-        self.session.greeted()
-    }
-
-    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
-        self.session.key()
-    }
-
-    fn state(&self) -> watch::Receiver<SessionState> {
-        self.session.state()
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        self.session.obstacle()
-    }
-
-    fn request_limit(&self) -> Option<usize> {
-        self.session.request_limit()
-    }
-
-    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
-        self.counting.on(Request::Read, self.session.quotas(path))
-    }
-
-    fn commit(
-        &self,
-        transaction: Transaction,
-    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
-        self.counting.on(Request::Write, self.session.commit(transaction))
-    }
-
-    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
-        self.counting.on(Request::Write, self.session.ensure(path, kind, data))
-    }
-
-    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
-        self.counting.on(Request::Read, self.session.get(path))
-    }
-
-    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
-        self.counting.on(Request::Read, self.session.nodes(paths))
-    }
-
-    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
-        self.counting.on(Request::Read, self.session.children(path))
-    }
-
-    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
-        self.counting.on(Request::Read, self.session.subtree(root))
-    }
-
-    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.counting.on(Request::Watch, self.session.watch(root, wants_data))
-    }
-
-    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.counting.on(Request::Watch, self.session.watch_node(node))
-    }
-
-    fn can_skip_ids(&self) -> bool {
-        self.session.can_skip_ids()
-    }
-
-    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
-        self.session.skip_ids(zxid)
-    }
-
-    fn close(&self) -> BoxFuture<'static, ()> {
-        self.session.close()
-    }
-
-    fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.session.abandon()
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::watch;
 
-use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
-use crate::tree::{Node, NodeKind, OperationResult, Path, Quota, SessionId, Transaction, Zxid};
+use super::observed::{Failure, ObservedSession, Observer, Request};
+use super::{Error, Registry, Session, SessionKey};
+use crate::tree::Server;
 
 /// A registry and the number of its requests over all its sessions. Clones share the counts.
 #[derive(Clone)]
@@ -22,7 +21,7 @@ pub struct Counted {
 pub struct Counts {
     /// Sessions that were opened.
     pub sessions: u64,
-    /// `get` and `children`.
+    /// Reads of nodes, children, subtrees and quotas.
     pub reads: u64,
     /// `commit` and `ensure`.
     pub transactions: u64,
@@ -41,11 +40,6 @@ struct Counters {
     watches: AtomicU64,
 }
 
-struct CountedSession {
-    session: Arc<dyn Session>,
-    counts: Arc<Counters>,
-}
-
 impl Counted {
     /// Counts the requests to a registry from now on.
     pub fn new(registry: impl Registry) -> Self {
@@ -54,7 +48,6 @@ impl Counted {
 
     /// The counts until now.
     pub fn counts(&self) -> Counts {
-        // Relaxed is enough: no code draws a conclusion from one count about another.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
             sessions: read(&self.counts.sessions),
@@ -87,22 +80,22 @@ impl Counts {
 impl Registry for Counted {
     fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
         Box::pin(async move {
-            self.counts.sessions.fetch_add(1, Ordering::Relaxed);
+            add(&self.counts.sessions, 1);
             let session = self.registry.open().await?;
-            let session: Arc<dyn Session> =
-                Arc::new(CountedSession { session, counts: Arc::clone(&self.counts) });
-            Ok(session)
+            Ok(ObservedSession::of(session, Arc::clone(&self.counts)))
         })
     }
 
     fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
         Box::pin(async move {
             let Some(session) = self.registry.reopen(key).await? else { return Ok(None) };
-            self.counts.sessions.fetch_add(1, Ordering::Relaxed);
-            let session: Arc<dyn Session> =
-                Arc::new(CountedSession { session, counts: Arc::clone(&self.counts) });
-            Ok(Some(session))
+            add(&self.counts.sessions, 1);
+            Ok(Some(ObservedSession::of(session, Arc::clone(&self.counts))))
         })
+    }
+
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        self.registry.servers()
     }
 
     fn describe(&self) -> String {
@@ -110,107 +103,34 @@ impl Registry for Counted {
     }
 }
 
-impl Session for CountedSession {
-    fn id(&self) -> SessionId {
-        self.session.id()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.session.timeout()
-    }
-
-    fn greeted(&self) -> Option<Duration> {
-        self.session.greeted()
-    }
-
-    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
-        self.session.key()
-    }
-
-    fn state(&self) -> watch::Receiver<SessionState> {
-        self.session.state()
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        self.session.obstacle()
-    }
-
-    fn request_limit(&self) -> Option<usize> {
-        self.session.request_limit()
-    }
-
-    fn quotas(&self, path: &Path) -> BoxFuture<'static, Result<Vec<Quota>, Error>> {
-        self.session.quotas(path)
-    }
-
-    fn commit(
+impl Observer for Arc<Counters> {
+    fn observe<T: Send + 'static, E: Failure>(
         &self,
-        transaction: Transaction,
-    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
-        let steps = u64::try_from(transaction.len()).unwrap_or(u64::MAX);
-        self.counts.transactions.fetch_add(1, Ordering::Relaxed);
-        self.counts.operations.fetch_add(steps, Ordering::Relaxed);
-        self.session.commit(transaction)
+        request: Request,
+        answer: BoxFuture<'static, Result<T, E>>,
+    ) -> BoxFuture<'static, Result<T, E>> {
+        match request {
+            Request::Read => add(&self.reads, 1),
+            Request::Write(steps) => {
+                add(&self.transactions, 1);
+                add(&self.operations, u64::try_from(steps).unwrap_or(u64::MAX));
+            }
+            Request::Watch => add(&self.watches, 1),
+        }
+        answer
     }
+}
 
-    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
-        self.counts.transactions.fetch_add(1, Ordering::Relaxed);
-        self.counts.operations.fetch_add(1, Ordering::Relaxed);
-        self.session.ensure(path, kind, data)
-    }
-
-    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
-        self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        self.session.get(path)
-    }
-
-    fn nodes(&self, paths: &[Path]) -> BoxFuture<'static, Result<Vec<Option<Node>>, Error>> {
-        self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        self.session.nodes(paths)
-    }
-
-    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
-        self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        self.session.children(path)
-    }
-
-    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
-        self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        self.session.subtree(root)
-    }
-
-    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.counts.watches.fetch_add(1, Ordering::Relaxed);
-        self.session.watch(root, wants_data)
-    }
-
-    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.counts.watches.fetch_add(1, Ordering::Relaxed);
-        self.session.watch_node(node)
-    }
-
-    fn can_skip_ids(&self) -> bool {
-        self.session.can_skip_ids()
-    }
-
-    fn skip_ids(&self, zxid: Zxid) -> BoxFuture<'static, Result<(), Error>> {
-        self.session.skip_ids(zxid)
-    }
-
-    fn close(&self) -> BoxFuture<'static, ()> {
-        self.session.close()
-    }
-
-    fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.session.abandon()
-    }
+/// Relaxed is enough: no code draws a conclusion from one count about another.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::registry::embedded::Embedded;
-    use crate::tree::Operation;
+    use crate::tree::{NodeKind, Operation, Path};
 
     #[tokio::test]
     async fn everything_is_counted_once() {

@@ -11,6 +11,7 @@
 pub mod counted;
 pub mod embedded;
 pub mod latch;
+pub mod observed;
 mod queue;
 pub mod zookeeper;
 
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 pub use crate::tree::{CommitError, Error};
 use crate::tree::{
-    CommitResult, Node, NodeKind, Operation, Path, Quota, SessionId, Transaction, WatchEvent, Zxid,
+    CommitResult, Node, NodeKind, Operation, Path, Quota, Server, SessionId, Transaction, WatchEvent, Zxid,
 };
 
 pub use self::queue::{Watch, WatchSender, watch_channel};
@@ -74,6 +75,12 @@ pub trait Registry: Send + Sync + 'static {
     /// stay. `None`: the session has ended, or such sessions end with their process. Bounded in time as
     /// [`Self::open`]. Fails with [`Error::Unreachable`]; the caller can then try again.
     fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>>;
+
+    /// Asks each server of the settings for itself, whether or not there is a session. Bounded in time: some seconds. Empty: the
+    /// registry has no servers.
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        Box::pin(ready(Vec::new()))
+    }
 
     /// The registry's place in words, for logs: `zookeeper 127.0.0.1:2181`, `embedded`.
     fn describe(&self) -> String;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from support.doctor import at, codes, doctor, outcomes
+from support.doctor import at, codes, doctor, findings, outcomes
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER
 from support.processes import PATIENCE, eventually, sidekeeper_binary
@@ -48,12 +48,27 @@ def test_op_4_a_session_that_is_shortened_and_one_that_is_away_are_named(fleet: 
     assert outcomes(*at(short))["timeout"] == "OK"
     fleet.server.freeze()
     try:
-        eventually("no session", lambda: codes(*at(short)) == (["REGISTRY_UNREACHABLE"], 2))
+        expected = ["REGISTRY_SERVER_AWAY", "REGISTRY_UNREACHABLE"]
+        eventually("no session", lambda: codes(*at(short)) == (expected, 2))
         told = outcomes(*at(short))
         assert (told["session"], told["timeout"], told["lease"]) == ("ERROR", "SKIPPED", "SKIPPED")
     finally:
         fleet.server.thaw()
     eventually("a session again", lambda: codes(*at(short)) == ([], 0))
+
+
+def test_op_4_a_server_that_does_not_serve_is_named_until_it_is_taken_out_of_the_setting(fleet: Fleet) -> None:
+    fleet.three(cron=NEVER)
+    here = fleet.server.address
+    for away, reason in [("127.0.0.1:1", "refused"), ("no-such-host.invalid:2181", "no-such-host.invalid:2181: ")]:
+        words = ["--zookeeper", f"{here},{away}", "--namespace", fleet.namespace]
+        assert codes(*words) == (["REGISTRY_SERVER_AWAY"], 0)
+        assert codes(*words, "--strict")[1] == 2
+        [finding] = findings(*words)
+        assert finding["message"].startswith(f"1 of 2 servers of the registry do not serve: {away}: ")
+        assert reason in finding["message"]
+    told = outcomes("--zookeeper", here, "--namespace", fleet.namespace)
+    assert [told[check] for check in ("servers", "versions", "latency")] == ["OK"] * 3
 
 
 def test_op_4_a_password_in_clear_and_a_sidecar_that_drains_are_named(fleet: Fleet) -> None:

@@ -1,11 +1,15 @@
 //! `UpdateJob` and `RemoveJob`: instances follow a change within moments, nothing of others is undone, and a removed job leaves no node.
 
+use std::pin::pin;
+use std::sync::Arc;
+
 use prost_types::FieldMask;
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{
     GetJobRequest, JobConfiguration, RemoveJobRequest, RemoveServersRequest, StopInstancesRequest,
     TriggerJobRequest, UpdateJobRequest, UpdateJobResponse,
 };
+use sidekeeper::registry::counted::Counted;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -155,20 +159,28 @@ async fn a_job_is_created_for_applications_that_attach_by_its_name_and_removed_w
 #[tokio::test]
 async fn a_job_without_instances_is_removed_only_after_its_executions() {
     let fleet = Fleet::new().await;
-    let sidecar = fleet.sidecar().await;
+    let registry = Counted::new(fleet.registry.clone());
+    let sidecar = fleet.sidecar_on(Arc::new(registry.clone())).await;
     fleet.nodes.put("config", CONFIG).await;
     // As an instance leaves it that is away for its grace.
     fleet.nodes.put("sharding/1/running", "").await;
     let seen = etag(&sidecar).await;
-    let execution = async {
-        // Long enough for a removal that does not wait.
-        for _ in 0..5 {
-            assert!(etag(&sidecar).await == seen, "it is removed beside the execution");
+    let before = registry.counts();
+    // A removal that does not wait reads the nodes six times.
+    let waits = async {
+        while registry.counts().since(before).watches < 9 {
+            tokio::task::yield_now().await;
         }
-        fleet.nodes.delete("sharding/1/running").await;
     };
-    let (removed, ()) = futures::future::join(remove(&sidecar, &seen, false), execution).await;
-    assert!(removed.unwrap() > 1);
+    let mut removal = pin!(remove(&sidecar, &seen, false));
+    tokio::select! {
+        biased;
+        removed = &mut removal => panic!("it is removed beside the execution: {removed:?}"),
+        () = bounded("the looks of the removal", waits) => {}
+    }
+    assert_eq!(etag(&sidecar).await, seen);
+    fleet.nodes.delete("sharding/1/running").await;
+    assert!(removal.await.unwrap() > 1);
     assert!(!fleet.nodes.tree().await.has("config"));
 }
 

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use futures::stream::TryStreamExt as _;
 use sidekeeper::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use sidekeeper::proto::{
-    ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemVerdict, finding_subject::Subject,
+    CheckDeploymentRequest, ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemVerdict,
+    finding_subject::Subject,
 };
+use sidekeeper::tree::{NodeKind, Operation, Path};
 use tonic::{Code, Status};
 
 use crate::fleet::{Fleet, JOB, RunningSidecar, bounded, each_second, failure, job, request};
@@ -298,6 +301,36 @@ async fn op_4_what_is_wrong_with_a_configuration_or_with_all_instances_is_named_
     assert_eq!(found().await, ["JOB_NO_INSTANCES"]);
     let answer = explain(&sidecar, JOB, &[]).await.unwrap();
     assert_eq!(items_that(&answer, ItemVerdict::Blocked), set([ALL]));
+}
+
+#[tokio::test]
+async fn op_4_our_own_nodes_of_a_job_that_was_removed_are_named_until_they_are_deleted() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let unknown = explain(&sidecar, JOB, &[]).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
+    let (namespace, own) = (path(&fleet.namespace), path(&format!("{}-sidekeeper", fleet.namespace)));
+    let node = |path| Operation::create(path, NodeKind::Persistent, "");
+    let [job, fires] = ["orders", "orders/fires"].map(|name| own.child(name));
+    let create = [namespace, own.clone(), own.child("@-@locks"), job.clone(), fires.clone()].map(node);
+    fleet.nodes.commit(create.into()).await;
+    let left = explain(&sidecar, JOB, &[]).await.unwrap();
+    assert_eq!(codes(&left), set([&["JOB_NODES_LEFT"][..]]), "{left:#?}");
+    assert_eq!(left.findings[0].paths, [job.to_string()]);
+    // `doctor` names it, too.
+    let mut client = DiagnosticsServiceClient::new(sidecar.connect().await);
+    let checks = bounded("the checks", client.check_deployment(CheckDeploymentRequest::default())).await;
+    let checks: Vec<_> = bounded("the checks", checks.unwrap().into_inner().try_collect()).await.unwrap();
+    let found: Vec<_> =
+        checks.iter().flat_map(|check| &check.findings).map(|one| one.code.as_str()).collect();
+    assert_eq!(found, ["JOB_NODES_LEFT"]);
+    fleet.nodes.commit([fires, job].map(Operation::delete).into()).await;
+    let unknown = explain(&sidecar, JOB, &[]).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
+}
+
+fn path(name: &str) -> Path {
+    Path::parse(&format!("/{name}")).unwrap()
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ mod damage;
 mod disk;
 mod elections;
 mod faults;
+mod finished;
 mod full_disk;
 mod latch;
 mod locks;

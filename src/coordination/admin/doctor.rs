@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::extension::restored::Restored;
 use crate::findings::sidecar::Trouble;
-use crate::tree::Quota;
+use crate::tree::{Quota, Server};
 
 /// A clock that differs less is left alone: the difference contains the travel of a change.
 const SKEW_MS: i64 = 5_000;
@@ -18,6 +18,10 @@ const STALL: Duration = Duration::from_secs(1);
 const EXPIRY: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The part of its timeout that a session's lease has at least, in percent: it begins at four fifths.
 const LEASE_PERCENT: u32 = 40;
+/// Watches of whole subtrees need it.
+const VERSION_MIN: (u32, u32) = (3, 6);
+/// An answer without a disk takes less in a network that a sidecar can work with.
+const SLOW: Duration = Duration::from_secs(1);
 /// The part of a quota that may be used, in percent.
 const QUOTA_PERCENT: u64 = 80;
 
@@ -30,6 +34,10 @@ pub struct Facts {
     pub trouble: String,
     /// Whether the servers that answered it serve read-only.
     pub is_read_only: bool,
+    /// The servers of the registry. `None`: not known; empty: it has none.
+    pub servers: Option<Vec<Server>>,
+    /// The smallest request that the servers do not accept, in bytes, if one has met it.
+    pub request_limit: Option<usize>,
     /// Why the registry cannot write.
     pub obstacle: Option<String>,
     /// The quotas for the nodes of the sidecar; `None`: not known.
@@ -102,6 +110,9 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     let checks = [
         ("sidecar", "heartbeat", "the process gets its time", stalls),
         ("sidecar", "draining", "it is not stopping", fault(facts.is_draining, Trouble::SidecarDraining)),
+        ("registry", "servers", "each server of the registry serves", of_servers(facts, away)),
+        ("registry", "versions", "each server is of version 3.6 or newer", of_servers(facts, old)),
+        ("registry", "latency", "each server answers within a second", of_servers(facts, slow)),
         ("registry", "session", "there is a session", fault(facts.session.is_none(), unreachable)),
         (
             "registry",
@@ -109,6 +120,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
             "the registry can write",
             of_session(&|_| fault(obstacle.is_some(), cannot_write.clone())),
         ),
+        ("registry", "requests", "the servers accept large requests", of_session(&|_| requests(facts))),
         ("registry", "quota", "no quota is reached", of_session(&|_| quota(facts))),
         (
             "registry",
@@ -135,6 +147,38 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     ];
     let check = |(category, name, expects, result)| Check { category, name, expects, result };
     checks.into_iter().map(check).collect()
+}
+
+/// Checks the servers, if there are any.
+fn of_servers(facts: &Facts, fault: impl Fn(&[Server]) -> Option<Trouble>) -> Result<(), Failed> {
+    let servers = facts.servers.as_deref().filter(|servers| !servers.is_empty()).ok_or(Failed::Skipped)?;
+    fault(servers).map_or(Ok(()), |trouble| Err(Failed::Found(trouble)))
+}
+
+fn away(servers: &[Server]) -> Option<Trouble> {
+    let failed =
+        servers.iter().filter_map(|server| Some((server.address.clone(), server.answer.clone().err()?)));
+    let failed: Vec<_> = failed.collect();
+    (!failed.is_empty()).then_some(Trouble::RegistryServerAway { servers: failed, of: servers.len() })
+}
+
+/// The oldest one that is too old.
+fn old(servers: &[Server]) -> Option<Trouble> {
+    let versions = servers.iter().filter_map(|server| Some((server.answer.as_ref().ok()?.version?, server)));
+    let (version, server) = versions.min_by_key(|(version, _)| *version)?;
+    (version < VERSION_MIN).then(|| Trouble::RegistryServerOld { address: server.address.clone(), version })
+}
+
+/// The slowest one that is too slow.
+fn slow(servers: &[Server]) -> Option<Trouble> {
+    let times = servers.iter().filter_map(|server| Some((server.answer.as_ref().ok()?.took?, server)));
+    let (took, server) = times.max_by_key(|(took, _)| *took)?;
+    (took > SLOW).then(|| Trouble::RegistrySlow { address: server.address.clone(), took })
+}
+
+fn requests(facts: &Facts) -> Result<(), Failed> {
+    let small = facts.request_limit.map(|bytes| Trouble::RegistryRequestsSmall { bytes });
+    small.map_or(Ok(()), |trouble| Err(Failed::Found(trouble)))
 }
 
 fn quota(facts: &Facts) -> Result<(), Failed> {
@@ -189,7 +233,7 @@ fn certificates(facts: &Facts) -> Result<(), Failed> {
 mod tests {
     use super::*;
     use crate::findings::Severity;
-    use crate::tree::Zxid;
+    use crate::tree::{ServerAnswer, Zxid};
 
     fn well() -> Facts {
         Facts {
@@ -199,10 +243,20 @@ mod tests {
                 lease: Some(Duration::from_secs(5)),
             }),
             timeout: Some(Duration::from_secs(7)),
+            servers: Some(vec![server(1, (3, 6), 900), server(2, (3, 9), 2)]),
             quotas: Some(vec![nodes(79)]),
             ahead_ms: Some(40),
             stall: Some(Duration::from_millis(3)),
             ..Facts::default()
+        }
+    }
+
+    /// A server that serves.
+    fn server(number: u8, version: (u32, u32), millis: u64) -> Server {
+        let took = Some(Duration::from_millis(millis));
+        Server {
+            address: format!("zk{number}:2181"),
+            answer: Ok(ServerAnswer { version: Some(version), took }),
         }
     }
 
@@ -227,10 +281,19 @@ mod tests {
     #[test]
     fn op_4_each_fault_of_a_sidecar_is_named_alone_and_in_pairs_and_a_sidecar_that_is_well_has_none() {
         type Inflict = fn(&mut Facts);
-        let faults: [(&str, Inflict); 10] = [
+        let faults: [(&str, Inflict); 14] = [
             ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
             ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
+            ("REGISTRY_SERVER_AWAY", |facts| {
+                let answer = Err("it does not answer".to_owned());
+                facts.servers.as_mut().unwrap().push(Server { address: "zk3:2181".to_owned(), answer });
+            }),
+            ("REGISTRY_SERVER_OLD", |facts| {
+                facts.servers.as_mut().unwrap().push(server(4, (3, 5), 2));
+            }),
+            ("REGISTRY_SLOW", |facts| facts.servers.as_mut().unwrap().push(server(5, (3, 9), 1_001))),
             ("REGISTRY_CANNOT_WRITE", |facts| facts.obstacle = Some("the disk is full".to_owned())),
+            ("REGISTRY_REQUESTS_SMALL", |facts| facts.request_limit = Some(65_536)),
             ("REGISTRY_QUOTA", |facts| facts.quotas = Some(vec![nodes(3), nodes(100), nodes(80)])),
             ("SESSION_SHORTENED", |facts| facts.timeout = Some(Duration::from_secs(60))),
             ("CLOCK_SKEW", |facts| facts.ahead_ms = Some(-61_000)),
@@ -284,7 +347,27 @@ mod tests {
         let skipped = check(&facts).into_iter().filter(|check| check.result == Err(Failed::Skipped));
         assert_eq!(
             skipped.map(|check| check.name).collect::<Vec<_>>(),
-            ["writable", "quota", "timeout", "lease", "tokens"]
+            ["writable", "requests", "quota", "timeout", "lease", "tokens"]
         );
+    }
+
+    #[test]
+    fn all_servers_that_do_not_serve_are_named_and_a_registry_without_servers_is_not_checked() {
+        let failed = |number: u8, reason: &str| Server {
+            address: format!("zk{number}:2181"),
+            answer: Err(reason.to_owned()),
+        };
+        let servers = [failed(1, "no such name"), server(2, (3, 9), 1), failed(3, "it is frozen")];
+        let found = away(&servers).unwrap();
+        assert_eq!(
+            found.message(),
+            "2 of 3 servers of the registry do not serve: zk1:2181: no such name; zk3:2181: it is frozen"
+        );
+        let unknown = ServerAnswer { version: None, took: None };
+        let silent = [Server { address: "zk1:2181".to_owned(), answer: Ok(unknown) }];
+        assert_eq!((away(&silent), old(&silent), slow(&silent)), (None, None, None));
+        for servers in [None, Some(Vec::new())] {
+            assert_eq!(of_servers(&Facts { servers, ..well() }, away), Err(Failed::Skipped));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus};
 use crate::coordination::job::picture::Picture;
@@ -24,6 +24,10 @@ use crate::findings::{Cause, DisabledBy, Effect, Finding, Severity, Text};
 use crate::job::{InstanceId, Item};
 use crate::tree::{Node, Path, WatchEvent};
 
+/// The most nodes of one finding: more than a person reads.
+const PATHS_MAX: usize = 20;
+/// A server that has had no instance for so long is one that does not come back.
+const IDLE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// A leader that can reshard does it earlier.
 const RESHARDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -87,6 +91,18 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// The explanation of a job that was removed, and of which our own nodes below this one are left.
+    pub fn of_left(own_root: Path) -> Self {
+        Self {
+            items: Vec::new(),
+            findings: vec![Finding::at(Cause::JobNodesLeft, own_root)],
+            instances: BTreeSet::new(),
+            leader: None,
+            next_fire: None,
+            total: 0,
+        }
+    }
+
     /// The same without texts that may quote parameters.
     pub fn without_texts(self) -> Self {
         let hide = |findings: Vec<Finding>| findings.into_iter().map(Finding::without_texts).collect();
@@ -219,10 +235,27 @@ impl Evidence {
             found.push(Finding::at(Cause::LeaderMissing, paths.leader()));
         }
         found.extend(self.of_resharding().or_else(|| self.of_leader()));
+        found.extend(self.of_idle_servers());
         for instance in view.triggers() {
             found.push(self.written(Cause::TriggerWaits(instance.clone()), paths.trigger(instance)));
         }
         found
+    }
+
+    /// The enabled servers without instances, in a job that has some: without any, all of them wait.
+    fn of_idle_servers(&self) -> Option<Finding> {
+        let (view, paths) = (&self.picture.nodes, &self.paths);
+        let used: BTreeSet<_> = view.instances().keys().filter_map(InstanceId::server_ip).collect();
+        let is_old =
+            |path: &Path| self.written.get(path).is_some_and(|since| self.now.duration_since(*since) >= IDLE);
+        let is_idle =
+            |ip: &Ipv4Addr| !used.contains(ip) && view.is_enabled(*ip) && is_old(&paths.server(*ip));
+        let idle: Vec<_> = view.servers().filter(is_idle).collect();
+        if idle.is_empty() || used.is_empty() {
+            return None;
+        }
+        let nodes = idle.iter().take(PATHS_MAX).map(|server| paths.server(*server)).collect();
+        Some(Finding { paths: nodes, ..Finding::of(Cause::ServersIdle(idle)) })
     }
 
     fn of_configuration(&self) -> Vec<Finding> {
@@ -530,6 +563,21 @@ mod tests {
         assert_eq!(codes(&java, 3_600), ["JOB_ZONE_DIFFERS", "RESHARDING_WAITS_FOR_JAVA_FIRE"]);
         let year = 366 * 86_400;
         assert_eq!(codes(&java, year), ["LEADER_HUNG", "JOB_ZONE_DIFFERS"]);
+    }
+
+    #[test]
+    fn servers_without_instances_for_a_month_are_idle_unless_an_operator_has_disabled_them() {
+        let one = format!("instances/{ONE}");
+        let day = 86_400;
+        let owned = ["sharding/0/instance", "sharding/1/instance", "sharding/2/instance"];
+        let mut nodes = owned.map(|path| (path, ONE, 0)).to_vec();
+        nodes.extend([("config", CONFIG, 0), ("servers/10.0.0.2", "ENABLED", 10)]);
+        nodes.extend([("servers/10.0.0.9", "DISABLED", 0), ("servers/10.0.0.8", "ENABLED", 29 * day)]);
+        let online = [nodes.as_slice(), &[(&one, "", 0)]].concat();
+        assert_eq!(codes(&online, 30 * day + 9), Vec::<&str>::new());
+        assert_eq!(codes(&online, 30 * day + 10), ["SERVERS_IDLE"]);
+        // All of them wait for an instance.
+        assert!(!codes(&nodes, 30 * day + 10).contains(&"SERVERS_IDLE"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod backup;
 pub mod cancel_fleet;
 pub mod doctor;
 pub mod explain;
+pub mod finished;
 pub mod plan_sharding;
 pub mod status;
 pub mod summary;

@@ -7,12 +7,13 @@
 //! default, on a connection of its own. Such a question can be repeated, and sent to several servers at once,
 //! whatever happens to it.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,6 +23,7 @@ use uuid::Uuid;
 use super::credentials::Presented;
 use super::settings::Checked;
 use super::tls::{self, Tls};
+use crate::tree::{self, ServerAnswer};
 
 /// The time after which a server without an answer gets a second question beside the first. The second one
 /// finds a server that was starting at the first.
@@ -68,6 +70,11 @@ impl From<SocketAddr> for Server {
         Self { address, name: (address.ip().to_string(), address.port()) }
     }
 }
+
+/// How often a server is asked for [`ask_each`] at most: a busy machine may be late once.
+const QUESTIONS: u32 = 2;
+/// An answer that takes less needs no other one.
+const QUICK: Duration = Duration::from_millis(100);
 
 /// Why there is no server.
 #[derive(Debug)]
@@ -153,7 +160,7 @@ async fn ask_later(later: Duration, host: &str, port: u16, tls: Option<&Tls>) ->
     sleep(later).await;
     let limit = if tls.is_some() { ANSWER_LIMIT_TLS } else { ANSWER_LIMIT };
     match timeout(limit, ask(host, port, tls)).await {
-        Ok(Ok((answer, server))) => Asked::Answer(answer, server),
+        Ok(Ok((answer, server))) => Asked::Answer(meaning(&answer), server),
         Ok(Err(error)) => {
             tracing::trace!(host, port, %error, "a ZooKeeper server does not answer");
             tls::refusal(&error)
@@ -163,7 +170,75 @@ async fn ask_later(later: Duration, host: &str, port: u16, tls: Option<&Tls>) ->
     }
 }
 
-async fn ask(host: &str, port: u16, tls: Option<&Tls>) -> std::io::Result<(Answer, Server)> {
+/// Asks each server of the list, all at once, how it is.
+pub(super) async fn ask_each(checked: &Checked, presented: &Presented) -> Vec<tree::Server> {
+    join_all(checked.servers.iter().map(|(host, port)| async move {
+        let answer = ask_some_times(checked, host, *port, presented.tls()).await;
+        tree::Server { address: format!("{host}:{port}"), answer }
+    }))
+    .await
+}
+
+/// The quickest of some answers, or the last failure.
+async fn ask_some_times(
+    checked: &Checked,
+    host: &str,
+    port: u16,
+    tls: Option<&Tls>,
+) -> Result<ServerAnswer, String> {
+    let now = || checked.clock.as_ref().map(|clock| clock());
+    let mut best = Err("it was not asked".to_owned());
+    for _ in 0..QUESTIONS {
+        let asked = now();
+        let told = ask_once(host, port, tls).await;
+        let took = now().zip(asked).map(|(now, asked)| now.saturating_sub(asked));
+        best = match (told, best) {
+            (Ok(version), Ok(ServerAnswer { took: before, .. })) => {
+                Ok(ServerAnswer { version, took: took.min(before) })
+            }
+            (Ok(version), Err(_)) => Ok(ServerAnswer { version, took }),
+            (Err(_), Ok(before)) => Ok(before),
+            (Err(reason), Err(_)) => Err(reason),
+        };
+        if best.as_ref().is_ok_and(|answer| answer.took.is_none_or(|took| took < QUICK)) {
+            break;
+        }
+    }
+    best
+}
+
+/// The version of a server that serves, or the reason for which it does not.
+async fn ask_once(host: &str, port: u16, tls: Option<&Tls>) -> Result<Option<(u32, u32)>, String> {
+    let limit = if tls.is_some() { ANSWER_LIMIT_TLS } else { ANSWER_LIMIT };
+    let closed = || {
+        "it closes the connection without an answer, as a server does for an address that has maxClientCnxns connections"
+            .to_owned()
+    };
+    let answer = match timeout(limit, ask(host, port, tls)).await {
+        Ok(Ok((answer, _))) => answer,
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            return Err(closed());
+        }
+        Ok(Err(error)) => return Err(tls::refusal(&error).unwrap_or_else(|| error.to_string())),
+        Err(_) => return Err(format!("it does not answer within {limit:?}")),
+    };
+    match meaning(&answer) {
+        Answer::Unclear if answer.is_empty() => Err(closed()),
+        Answer::Serving | Answer::Unclear => Ok(version(&answer)),
+        Answer::NotServing => Err("it does not serve now: it is starting, or has no majority".to_owned()),
+        Answer::ReadOnly => Err("it serves read-only: it has no majority".to_owned()),
+    }
+}
+
+/// The first two parts of the version in an answer: `Zookeeper version: 3.9.5-…`.
+fn version(answer: &[u8]) -> Option<(u32, u32)> {
+    let answer = String::from_utf8_lossy(answer);
+    let text = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "))?;
+    let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
+async fn ask(host: &str, port: u16, tls: Option<&Tls>) -> std::io::Result<(Vec<u8>, Server)> {
     let stream = TcpStream::connect((host, port)).await?;
     let server = Server { address: stream.peer_addr()?, name: (host.to_owned(), port) };
     let answer = match tls {
@@ -173,13 +248,13 @@ async fn ask(host: &str, port: u16, tls: Option<&Tls>) -> std::io::Result<(Answe
     Ok((answer, server))
 }
 
-async fn question(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Answer> {
+async fn question(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Vec<u8>> {
     stream.write_all(b"srvr").await?;
     stream.flush().await?;
     let mut answer = Vec::new();
     let mut stream = stream.take(ANSWER_MAX);
     while stream.read_buf(&mut answer).await? > 0 && meaning(&answer) == Answer::Unclear {}
-    Ok(meaning(&answer))
+    Ok(answer)
 }
 
 /// The meaning of an answer, or of its first part.
@@ -210,5 +285,15 @@ mod tests {
         assert_eq!(meaning(b"Zxid: 0x0\nMode: read"), Answer::Unclear);
         assert_eq!(meaning(b"srvr is not executed because it is not in the whitelist.\n"), Answer::Unclear);
         assert_eq!(meaning(b"\xff\xfe"), Answer::Unclear);
+    }
+
+    #[test]
+    fn the_version_is_read_if_the_server_tells_it() {
+        let of = |text: &str| version(text.as_bytes());
+        assert_eq!(of("Zookeeper version: 3.9.5-abc, built on 2026\nMode: standalone\n"), Some((3, 9)));
+        assert_eq!(of("Zookeeper version: 3.10.0\n"), Some((3, 10)));
+        for unknown in ["", "Zookeeper version: \n", "Zookeeper version: 3\n", "srvr is not executed\n"] {
+            assert_eq!(of(unknown), None, "{unknown}");
+        }
     }
 }

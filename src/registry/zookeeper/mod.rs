@@ -53,6 +53,7 @@ use self::connection::{Connection, OpenError};
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
 use super::{Error, Monotonic, Registry, Session, SessionKey};
+use crate::tree::Server;
 
 /// A ZooKeeper ensemble. Clones share the settings, not sessions.
 #[derive(Clone)]
@@ -136,6 +137,16 @@ impl Registry for ZooKeeper {
                 // A server also answers so to a password that is not the session's.
                 Err(OpenError::Client(zk::Error::SessionExpired)) => Ok(None),
                 Err(error) => Err(self.failed(error)),
+            }
+        })
+    }
+
+    fn servers(&self) -> BoxFuture<'_, Vec<Server>> {
+        Box::pin(async move {
+            // Credentials that cannot be read are in the log.
+            match self.checked.credentials.presented().await {
+                Ok(presented) => look::ask_each(&self.checked, &presented).await,
+                Err(_) => Vec::new(),
             }
         })
     }

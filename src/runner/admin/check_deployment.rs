@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::try_join;
+use futures::future::{join, join3, try_join};
 use futures::stream::{BoxStream, StreamExt as _, iter};
 
 use crate::coordination::admin::doctor::{Facts, Session};
@@ -18,19 +18,22 @@ use crate::job::JobName;
 use crate::pem;
 use crate::registry;
 use crate::runner::admin::explain_job::{ExplainError, explain, explain_in};
-use crate::runner::admin::jobs::{ListError, names};
+use crate::runner::admin::jobs::{ListError, names_with_left};
 use crate::runner::admin::{Namespace, backup};
 use crate::runner::clock::Clock;
 use crate::runner::heartbeat::Heartbeat;
 use crate::runner::session::current::NoSession;
 use crate::runner::shared::Shared;
-use crate::tree::{Path, Quota};
+use crate::tree::{Path, Quota, Server};
 
 /// The jobs that are explained at once. Each has its nodes in memory.
 const AT_ONCE: usize = 16;
 
 /// How long the registry may take for one question.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the servers may take for their answers. With TLS each is a handshake.
+const SERVERS_LIMIT: Duration = Duration::from_secs(30);
 
 /// The settings of a sidecar that checks concern.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +51,7 @@ pub struct CheckedSettings {
 /// The facts about a sidecar now. Waits for the registry a moment at most: the rest is known without it.
 pub async fn facts(
     shared: &Shared,
+    registry: &dyn registry::Registry,
     settings: &CheckedSettings,
     heartbeat: &Heartbeat,
     is_draining: bool,
@@ -64,15 +68,14 @@ pub async fn facts(
     let proof = *shared.lease.proof.borrow();
     let lease = proof.filter(|proof| session.as_ref().is_some_and(|session| session.id() == proof.session));
     let id = session.as_ref().map(|session| session.id());
-    let quotas = match &session {
-        Some(session) => quotas(&**session, &shared.namespace, &shared.clock).await,
-        None => None,
+    let of_session = async {
+        let session = session.as_deref()?;
+        let (root, clock) = (&shared.namespace, &shared.clock);
+        Some(join(quotas(session, root, clock), restored(session, root, clock)).await)
     };
+    let (known, servers) = join(of_session, servers(registry, &shared.clock)).await;
+    let (quotas, restored) = known.unwrap_or_default();
     let NoSession { trouble, is_read_only } = shared.trouble.borrow().clone();
-    let restored = match &session {
-        Some(session) => restored(&**session, &shared.namespace, &shared.clock).await,
-        None => None,
-    };
     Facts {
         session: session.as_ref().map(|session| Session {
             timeout: timeout(&**session),
@@ -80,6 +83,8 @@ pub async fn facts(
         }),
         trouble,
         is_read_only,
+        servers,
+        request_limit: session.as_ref().and_then(|session| session.request_limit()),
         obstacle: session.as_ref().and_then(|session| session.obstacle()),
         quotas,
         timeout: settings.timeout,
@@ -95,16 +100,32 @@ pub async fn facts(
 }
 
 /// The facts that a session of a command has.
-pub async fn facts_of(namespace: Namespace<'_>, asked: Duration) -> Facts {
+pub async fn facts_of(registry: &dyn registry::Registry, namespace: Namespace<'_>, asked: Duration) -> Facts {
     let session = &**namespace.session;
     let timeout = timeout(session);
+    let (quotas, restored, servers) = join3(
+        quotas(session, namespace.root, namespace.clock),
+        restored(session, namespace.root, namespace.clock),
+        servers(registry, namespace.clock),
+    )
+    .await;
     Facts {
         session: Some(Session { timeout, lease: None }),
+        servers,
+        request_limit: session.request_limit(),
         obstacle: session.obstacle(),
-        quotas: quotas(session, namespace.root, namespace.clock).await,
+        quotas,
         timeout: Some(asked),
-        restored: restored(session, namespace.root, namespace.clock).await,
+        restored,
         ..Facts::default()
+    }
+}
+
+/// The servers of the registry, each asked for itself.
+async fn servers(registry: &dyn registry::Registry, clock: &Clock) -> Option<Vec<Server>> {
+    tokio::select! {
+        servers = registry.servers() => Some(servers),
+        () = clock.sleep(SERVERS_LIMIT) => None,
     }
 }
 
@@ -142,7 +163,7 @@ pub async fn jobs(
 ) -> Result<BoxStream<'static, JobChecked>, ListError> {
     let session = shared.current.borrow().clone().ok_or(ListError::NoSession)?;
     let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
-    let jobs = names(namespace, may_see).await?;
+    let jobs = names_with_left(namespace, may_see).await?;
     let shared = shared.clone();
     let explained = iter(jobs).map(move |job| {
         let shared = shared.clone();
@@ -162,7 +183,7 @@ pub async fn jobs_in(
     may_see: impl Fn(&str) -> bool + Send,
 ) -> Result<BoxStream<'static, JobChecked>, ListError> {
     let namespace = Namespace { session: &session, root: &root, clock: &clock };
-    let jobs = names(namespace, may_see).await?;
+    let jobs = names_with_left(namespace, may_see).await?;
     let explained = iter(jobs).map(move |job| {
         let (session, root, clock) = (Arc::clone(&session), root.clone(), clock.clone());
         async move {

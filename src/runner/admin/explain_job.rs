@@ -20,6 +20,9 @@ use crate::tree::{Error, Node, WatchEvent};
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// An instance registers in less time after it has created our own folders.
+const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Why a job cannot be explained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
@@ -60,7 +63,7 @@ pub async fn explain(
 ) -> Result<(Explanation, Timestamp), ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
     let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
-    let nodes = read(namespace, job).await?;
+    let Some(nodes) = read_or_left(namespace, job).await? else { return Ok(left(namespace, job)) };
     let as_of = nodes.now.wall;
     let mut evidence = Evidence::from(nodes);
     shared.outcomes.add_to(job, &mut evidence.status);
@@ -74,7 +77,7 @@ pub async fn explain_in(
     job: &JobName,
     items: &BTreeSet<Item>,
 ) -> Result<(Explanation, Timestamp), ExplainError> {
-    let nodes = read(namespace, job).await?;
+    let Some(nodes) = read_or_left(namespace, job).await? else { return Ok(left(namespace, job)) };
     let as_of = nodes.now.wall;
     Ok((conclude(&nodes.into(), job, items)?, as_of))
 }
@@ -111,6 +114,31 @@ impl From<Nodes> for Evidence {
     fn from(read: Nodes) -> Self {
         Self::new(&read.paths, &read.own_paths, read.nodes, read.fleet, read.now)
     }
+}
+
+/// Reads the nodes. `None`: the job was removed, and only our own nodes of it are left.
+async fn read_or_left(namespace: Namespace<'_>, job: &JobName) -> Result<Option<Nodes>, ExplainError> {
+    let Namespace { session, root, clock } = namespace;
+    match read(namespace, job).await {
+        Err(ExplainError::Unknown(_)) => {}
+        read => return read.map(Some),
+    }
+    let own_paths = ExtensionPaths::new(root, job);
+    let own = session.get(own_paths.root()).await;
+    if own.map_err(|error| ExplainError::Unread { job: job.clone(), error })?.is_none() {
+        return Err(ExplainError::Unknown(job.clone()));
+    }
+    // The first instance of a job creates our own folders before it registers.
+    clock.sleep(REGISTERS_WITHIN).await;
+    match read(namespace, job).await {
+        Err(ExplainError::Unknown(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+fn left(namespace: Namespace<'_>, job: &JobName) -> (Explanation, Timestamp) {
+    let own_paths = ExtensionPaths::new(namespace.root, job);
+    (Explanation::of_left(own_paths.root().clone()), namespace.clock.now().wall)
 }
 
 /// Reads the nodes.

@@ -12,6 +12,7 @@ use crate::coordination::admin::status::JobStatus;
 use crate::coordination::admin::summary::{JobSummary, Nodes};
 use crate::coordination::job::picture::nodes::ServerStatus;
 use crate::elasticjob::path::{Folder, JobPaths};
+use crate::extension::path::ExtensionPaths;
 use crate::job::{InstanceId, JobName};
 use crate::runner::admin::Namespace;
 use crate::runner::admin::explain_job::{self, ExplainError};
@@ -59,6 +60,24 @@ pub(super) async fn names(
         names = read => names.map_err(ListError::Unread)?.unwrap_or_default(),
         () = namespace.clock.sleep(LIMIT) => return Err(ListError::Late),
     };
+    let all = Page { size: usize::MAX, after: None };
+    Ok(part(names, &all, may_see).0)
+}
+
+/// The same, with the jobs that were removed and of which our own nodes are left.
+pub(super) async fn names_with_left(
+    namespace: Namespace<'_>,
+    may_see: impl Fn(&str) -> bool + Send,
+) -> Result<Vec<JobName>, ListError> {
+    let Namespace { session, root, clock } = namespace;
+    let own = ExtensionPaths::all(root);
+    let (own, jobs) = tokio::select! {
+        read = try_join(session.children(&own), session.children(root)) => read.map_err(ListError::Unread)?,
+        () = clock.sleep(LIMIT) => return Err(ListError::Late),
+    };
+    let mut names: Vec<_> = own.into_iter().chain(jobs).flatten().collect();
+    names.sort_unstable();
+    names.dedup();
     let all = Page { size: usize::MAX, after: None };
     Ok(part(names, &all, may_see).0)
 }

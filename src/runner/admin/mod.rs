@@ -4,7 +4,7 @@
 //! them; [`cancel_fleet`] cancels executions of the whole fleet; [`check_deployment`] checks a sidecar and all its jobs; [`triggers`] lists triggers;
 //! [`explain_job`] reads the evidence for an explanation; [`read_nodes`] and [`machine`] read what a bundle has; [`plan_sharding`] reads the nodes
 //! for a plan of what would be; [`trigger_job`] and [`switch`] carry out the plans of a trigger and of a disabling
-//! ([`crate::coordination::admin`] makes the plans). All need no application to be attached.
+//! ([`crate::coordination::admin`] makes the plans). [`housekeeping`] removes finished jobs. All need no application to be attached.
 //!
 //! Must not know attachments and participants.
 
@@ -13,6 +13,7 @@ pub mod cancel_fleet;
 pub mod change_job;
 pub mod check_deployment;
 pub mod explain_job;
+pub mod housekeeping;
 pub mod jobs;
 pub mod machine;
 pub mod observer;

@@ -15,6 +15,7 @@ use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat, Names};
 use sidekeeper::proto;
 use sidekeeper::proto::assignment_service_client::AssignmentServiceClient;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
+use sidekeeper::registry::Registry;
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::zookeeper::{Acl, CredentialFiles};
 use sidekeeper::sidecar::Sidecar;
@@ -92,8 +93,12 @@ impl Fleet {
 
     /// A sidecar whose registry has a fault.
     pub async fn sidecar_with_fault(&self, fault: RegistryFault) -> RunningSidecar {
+        self.sidecar_on(Arc::new(FaultyRegistry { registry: self.registry.clone(), fault })).await
+    }
+
+    /// A sidecar on this registry.
+    pub async fn sidecar_on(&self, registry: Arc<dyn Registry>) -> RunningSidecar {
         let namespace = Path::parse(&format!("/{}", self.namespace)).unwrap();
-        let registry = Arc::new(FaultyRegistry { registry: self.registry.clone(), fault });
         RunningSidecar::of(Sidecar::start_on(config(&self.namespace, 7), namespace, registry).await.unwrap())
     }
 

@@ -123,8 +123,9 @@ fn is_missed(place: Place<'_>) -> bool {
 pub fn of_job(namespace: &Path, job: &JobName, nodes: &[Node], own: &[Node]) -> Vec<Saved> {
     let own_paths = ExtensionPaths::new(namespace, job);
     let own_root = own_paths.root().clone();
-    // A cancel that is created anew would concern what runs then, and nobody repeats an old request.
-    let passing = [own_paths.requests(), own_paths.fleet().cancels()];
+    // A cancel that is created anew would concern what runs then, and nobody repeats an old request. A restored job is not
+    // finished for as long as the saved one.
+    let passing = [own_paths.requests(), own_paths.fleet().cancels(), own_paths.finished()];
     let parents: BTreeSet<_> = own.iter().filter_map(|node| node.path.parent()).collect();
     let mut saved: Vec<_> = own
         .iter()

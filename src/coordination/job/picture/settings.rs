@@ -13,6 +13,7 @@ use crate::extension::execution_policy::{self, ExecutionPolicy};
 use crate::extension::handoff_policy::{self, HandoffPolicy};
 use crate::extension::item_lock::{self, ItemLock};
 use crate::extension::once_listener::{self, OnceListener};
+use crate::extension::remove_finished::{self, RemoveFinished};
 use crate::extension::stale_servers::{self, StaleServers};
 use crate::extension::{properties, reattach_grace, strategy};
 use crate::findings::problem::{Problem, ProblemCode};
@@ -78,6 +79,8 @@ pub struct Settings {
     pub item_lock: Option<ItemLock>,
     /// When servers without instances are removed. `None`: never.
     pub stale_servers: Option<StaleServers>,
+    /// When the finished job is removed. `None`: never.
+    pub remove_finished: Option<RemoveFinished>,
     /// The problems of the configuration, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -115,6 +118,8 @@ impl Settings {
         problems.extend(wrong);
         let (stale_servers, wrong) = stale_servers::of(&configuration);
         problems.extend(wrong);
+        let (remove_finished, wrong) = remove_finished::of(&configuration);
+        problems.extend(wrong);
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
         let schedule = schedule.filter(|_| !handoff.continuous);
@@ -140,6 +145,7 @@ impl Settings {
             grace,
             item_lock,
             stale_servers,
+            remove_finished,
             problems,
         }
     }
