@@ -5,6 +5,7 @@ pub mod cancel_fleet;
 pub mod doctor;
 pub mod explain;
 pub mod plan_sharding;
+pub mod rounds;
 pub mod status;
 pub mod summary;
 pub mod switch;
