@@ -76,9 +76,11 @@ impl Changes {
 async fn each_change_of_a_java_job_is_told_by_any_sidecar_and_no_node_changes() {
     let fleet = Fleet::new().await;
     let sidecar = fleet.sidecar().await;
+    let nodes = &fleet.nodes;
+    let before = nodes.tree().await;
     let mut changes = Changes::of(&sidecar, &[]).await;
     assert_eq!(changes.next().await, Event::Synced(Default::default()), "no job, and no namespace");
-    let nodes = &fleet.nodes;
+    assert_eq!(nodes.tree().await, before, "a watch has created the namespace (OP-5)");
     nodes.put("config", CONFIG).await;
     let known = changes.until(|summary| summary.sharding_total_count == 4).await;
     assert_eq!((known.job_name.as_str(), known.state()), (JOB, JobState::NoInstances));
