@@ -65,7 +65,7 @@ def test_elasticjobs_console_sees_a_disabling_with_a_note_and_enabling_by_it_for
     assert told(sidecar, "disable", JOB, "--item", "1", *why)["ends_by_itself"] is False
     [noted] = disablings(sidecar)
     assert (noted["item"], noted["reason"]) == (1, "repair")
-    assert noted["author"] and noted["since"] and noted["until"]
+    assert all(noted[key] for key in ("author", "since", "until"))
     shown = lifecycle.call("ShardingStatistics", "getShardingInfo", JOB)
     assert [one["status"] for one in sorted(shown, key=lambda one: one["item"])][1] == "DISABLED"
     assert set(fleet.counts(fleet.fire({0, 2, 3}))) == {0, 2, 3}
@@ -82,7 +82,7 @@ def test_elasticjobs_console_sees_a_disabling_with_a_note_and_enabling_by_it_for
     told(sidecar, "disable", JOB, "--server", two.address, *why)
     [noted] = disablings(sidecar)
     assert (noted["server_ip"], noted["reason"]) == (two.address, "repair")
-    assert noted["author"] and noted["until"]
+    assert all(noted[key] for key in ("author", "until"))
     servers = {one["serverIp"]: one for one in lifecycle.call("ServerStatistics", "getAllServersBriefInfo")}
     assert {ip: str(one["disabledJobsNum"]) for ip, one in servers.items()} == {one.address: "0", two.address: "1"}
     fleet.divide(one)
@@ -118,6 +118,7 @@ def test_a_repeated_trigger_of_java_instances_makes_them_fire_once(fleet: MixedF
         eventually("executed", lambda: len(fleet.executions()) == before + fires * TOTAL)
         eventually("all triggers taken up", lambda: fleet.tree.children("trigger") == [])
         fleet.assert_clean()
+        assert len(fleet.executions()) == before + fires * TOTAL
 
     run(sidecars[0], "mine", fires=1)
     # A repetition at another sidecar has the same answer, and triggers nobody: a further request executes each item once more only.
@@ -148,7 +149,9 @@ def test_a_cancel_of_the_whole_fleet_names_the_java_instances_that_it_does_not_r
         **dict.fromkeys(of_java, (java.instance, "CANCEL_REACH_JAVA")),
         **dict.fromkeys(of_ours, (ours.instance, "CANCEL_REACH_SIDECAR")),
     }
-    ours.wait("cancelled", lambda events: {one["item"] for one in events if one["event"] == "cancelled"} == set(of_ours))
+    ours.wait(
+        "cancelled", lambda events: {one["item"] for one in events if one["event"] == "cancelled"} == set(of_ours)
+    )
     # The executions of the Java instance go on.
     assert all(fleet.tree.get(f"sharding/{item}/running") is not None for item in of_java)
     for member in (java, ours):
