@@ -47,6 +47,9 @@ const QUIET: &str = "h2=error";
 /// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
 const FIRE: &[u8] = b"sidekeeper fire";
 
+/// The target of the spans of a fire. They are for traces only: no line is logged inside them, so no log keeps their fields.
+pub const FIRE_SPANS: &str = "sidekeeper::fire";
+
 /// Whether traces are exported in this process.
 static TRACING: AtomicBool = AtomicBool::new(false);
 
@@ -106,10 +109,16 @@ impl Telemetry {
         };
         Registry::default()
             .with(CountLines.with_filter(LevelFilter::WARN))
-            .with(ring_layer().with_filter(log_filter::parse("info")?.and(LeaveOut::new(Log::Ring, now))))
-            .with(log_layer(config.log_format).with_filter(filter.and(LeaveOut::new(Log::Output, now))))
+            .with(
+                ring_layer()
+                    .with_filter(log_filter::parse("info")?.and(LeaveOut::new(Log::Ring, now)).and(logged())),
+            )
+            .with(
+                log_layer(config.log_format)
+                    .with_filter(filter.and(LeaveOut::new(Log::Output, now)).and(logged())),
+            )
             .with(provider.as_ref().map(trace_layer))
-            .with(FindKinds.with_filter(LevelFilter::INFO))
+            .with(FindKinds.with_filter(LevelFilter::INFO.and(logged())))
             .try_init()?;
         Ok(Self { provider })
     }
@@ -169,9 +178,22 @@ fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
+    // A sidecar has a span for each execution: places in this code and its threads would be half of the bytes, and say nothing to an operator.
     tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("sidekeeper"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
         .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::INFO))
+}
+
+/// Lets all through but the spans of a fire.
+fn logged() -> FilterFn {
+    FilterFn::new(is_logged as fn(&Metadata<'_>) -> bool).with_max_level_hint(LevelFilter::TRACE)
+}
+
+fn is_logged(metadata: &Metadata<'_>) -> bool {
+    !(metadata.is_span() && metadata.target() == FIRE_SPANS)
 }
 
 /// Spans and events of this crate, with any log filter.
@@ -207,6 +229,7 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
 /// A span for the part of a fire at one instance. The executions are its children.
 pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
     let span = tracing::info_span!(
+        target: FIRE_SPANS,
         parent: None,
         "fire",
         job.name = job,
@@ -218,10 +241,10 @@ pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
     span
 }
 
-/// The current span as W3C trace context, `traceparent` and `tracestate` (often empty), for other programs.
-/// `None`: there is no span, or traces are not exported.
-pub fn current_trace_context() -> Option<(String, String)> {
-    let context = Span::current().context();
+/// A span as W3C trace context, `traceparent` and `tracestate` (often empty), for other programs. It need not be entered. `None`: the span is none,
+/// or traces are not exported.
+pub fn trace_context_of(span: &Span) -> Option<(String, String)> {
+    let context = span.context();
     context.span().span_context().is_valid().then(|| trace_context(&context))
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::mpsc as tokio_mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tracing::span::{Attributes, Id};
 
 use super::*;
 use crate::config::{Flags, Sources, load};
@@ -40,16 +41,16 @@ fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
     let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
     let subscriber = Registry::default().with(trace_layer(&provider));
     tracing::subscriber::with_default(subscriber, || {
-        assert_eq!(current_trace_context(), None);
+        assert_eq!(trace_context_of(&Span::current()), None);
         tracing::info_span!(target: "zookeeper_client", "serve").in_scope(|| {
-            assert_eq!(current_trace_context(), None);
+            assert_eq!(trace_context_of(&Span::current()), None);
             tracing::info_span!("execution").in_scope(|| {
-                let (traceparent, tracestate) = current_trace_context().unwrap();
+                let (traceparent, tracestate) = trace_context_of(&Span::current()).unwrap();
                 assert!(traceparent.starts_with("00-") && traceparent.ends_with("-01"), "{traceparent}");
                 assert_eq!((traceparent.len(), tracestate.as_str()), (55, ""));
             });
         });
-        tracing::debug_span!("detail").in_scope(|| assert_eq!(current_trace_context(), None));
+        tracing::debug_span!("detail").in_scope(|| assert_eq!(trace_context_of(&Span::current()), None));
     });
     let names: Vec<_> = collected.0.lock().unwrap().iter().map(|span| span.name.to_string()).collect();
     assert_eq!(names, ["execution"]);
@@ -89,7 +90,7 @@ fn the_spans_of_a_fire_are_in_its_trace() {
             let fire = fire_span("/billing", "settlement", instant);
             let execution = tracing::info_span!(parent: &fire, "execution");
             execution.in_scope(|| {
-                let (traceparent, _) = current_trace_context().unwrap();
+                let (traceparent, _) = trace_context_of(&Span::current()).unwrap();
                 assert!(traceparent.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-"), "{traceparent}");
             });
         });
@@ -104,9 +105,43 @@ fn the_spans_of_a_fire_are_in_its_trace() {
 }
 
 #[test]
+fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
+    let collected = Collected::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
+    tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
+        fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH).in_scope(|| {});
+    });
+    let spans = collected.0.lock().unwrap();
+    let mut names: Vec<_> = spans[0].attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["faas.time", "faas.trigger", "job.name"]);
+}
+
+/// Counts the spans that a log would keep the fields of.
+#[derive(Clone, Default)]
+struct Kept(Arc<AtomicU64>);
+
+impl<S: Subscriber> Layer<S> for Kept {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: layer::Context<'_, S>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn logs_keep_no_fields_of_the_spans_of_a_fire() {
+    let kept = Kept::default();
+    tracing::subscriber::with_default(Registry::default().with(kept.clone().with_filter(logged())), || {
+        drop(tracing::info_span!("job"));
+        assert_eq!(kept.0.load(Ordering::Relaxed), 1);
+        drop(fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH));
+    });
+    assert_eq!(kept.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn without_an_exporter_there_is_no_trace_context() {
     tracing::subscriber::with_default(Registry::default(), || {
-        tracing::info_span!("execution").in_scope(|| assert_eq!(current_trace_context(), None));
+        tracing::info_span!("execution").in_scope(|| assert_eq!(trace_context_of(&Span::current()), None));
     });
 }
 

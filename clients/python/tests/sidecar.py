@@ -370,6 +370,11 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse]:
         yield job_service_pb2.WatchJobsResponse(synced=job_service_pb2.JobsSynced())
 
+    async def ListServers(  # noqa: N802
+        self, request: job_service_pb2.ListServersRequest, context: Any
+    ) -> job_service_pb2.ListServersResponse:
+        return job_service_pb2.ListServersResponse()
+
     async def GetJob(  # noqa: N802
         self, request: job_service_pb2.GetJobRequest, context: Any
     ) -> job_service_pb2.GetJobResponse:

@@ -545,6 +545,7 @@ impl Task {
         };
         let span = self.spans.entry(execute.execution_id.clone()).or_insert_with(|| {
             tracing::info_span!(
+                target: telemetry::FIRE_SPANS,
                 parent: &fire,
                 "execution",
                 job.name = %self.identity.job,
@@ -556,6 +557,6 @@ impl Task {
                 fencing.token = execute.token.0,
             )
         });
-        span.in_scope(telemetry::current_trace_context)
+        telemetry::trace_context_of(span)
     }
 }
