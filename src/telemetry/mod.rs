@@ -183,6 +183,7 @@ where
         .with_tracer(provider.tracer("sidekeeper"))
         .with_location(false)
         .with_threads(false)
+        .with_target(false)
         .with_tracked_inactivity(false)
         .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::INFO))
 }
