@@ -193,7 +193,7 @@ pub(super) fn duration(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 
-fn last_execution(last: &LastExecution) -> proto::LastExecution {
+pub(super) fn last_execution(last: &LastExecution) -> proto::LastExecution {
     let outcome = match last.ending {
         Ending::Success => proto::ExecutionOutcome::Success,
         Ending::Failure => proto::ExecutionOutcome::Failure,
@@ -206,6 +206,7 @@ fn last_execution(last: &LastExecution) -> proto::LastExecution {
         since: Some(timestamp(last.since)),
         at: Some(timestamp(last.at)),
         message: last.message.clone(),
+        last_success_time: last.success.map(timestamp),
     }
 }
 
@@ -273,6 +274,7 @@ pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssig
                     next_instance_id: item.next.as_ref().map(ToString::to_string).unwrap_or_default(),
                     last_execution: item.last.as_ref().map(last_execution),
                     waiting_for_lock: item.waiting_for_lock.as_ref().map(item_lock_wait),
+                    running_since: item.running_since.map(timestamp),
                 }
             })
             .collect(),

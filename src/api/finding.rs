@@ -20,7 +20,7 @@ use crate::runner::admin::check_deployment::JobChecked;
 use crate::runner::admin::explain_job::ExplainError;
 
 use super::convert::InvalidRequest;
-use super::event::timestamp;
+use super::event::{last_execution, timestamp};
 use super::job::job_and_items;
 use super::status;
 
@@ -158,6 +158,8 @@ fn item_to_message(job: &JobName, item: ItemExplanation) -> proto::ItemExplanati
         because: item.because.iter().map(|finding| finding_to_message(job, finding)).collect(),
         instance_id: item.owner.as_ref().map(InstanceId::to_string).unwrap_or_default(),
         running: item.running,
+        running_since: item.running_since.map(timestamp),
+        last_execution: item.last.as_ref().map(last_execution),
     }
 }
 

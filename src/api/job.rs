@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::pin::Pin;
 
+use futures::stream::{Stream, unfold};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -23,12 +25,15 @@ use crate::reason::Reason;
 use crate::runner::admin;
 use crate::runner::admin::cancel_fleet;
 use crate::runner::admin::change_job::{self, Stop};
+use crate::runner::admin::jobs::ListError;
 use crate::runner::admin::switch::{self, Switched};
 use crate::runner::admin::trigger_job;
+use crate::runner::admin::watch_jobs::Watchers;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::cancel;
 
 use super::convert::InvalidRequest;
+use super::watch_jobs::{JobsWatch, Wanted};
 use super::{audit, jobs, names, status};
 
 /// The service.
@@ -36,12 +41,13 @@ use super::{audit, jobs, names, status};
 pub struct Jobs {
     attachments: Attachments,
     draining: watch::Receiver<bool>,
+    watchers: Watchers,
 }
 
 impl Jobs {
     /// The service for the applications of these attachments, on the sidecar's session, until it drains.
     pub fn new(attachments: Attachments, draining: watch::Receiver<bool>) -> Self {
-        Self { attachments, draining }
+        Self { attachments, draining, watchers: Watchers::default() }
     }
 }
 
@@ -70,6 +76,25 @@ impl JobService for Jobs {
         let found = admin::jobs::get(self.attachments.shared(), &job).await;
         let found = found.map_err(|error| status::of_explain(&error))?;
         Ok(Response::new(jobs::job_to_message(&job, &found, sees_parameters)))
+    }
+
+    type WatchJobsStream = Pin<Box<dyn Stream<Item = Result<proto::WatchJobsResponse, Status>> + Send>>;
+
+    async fn watch_jobs(
+        &self,
+        request: Request<proto::WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+        let caller = Caller::of(request.extensions());
+        let wanted = Wanted::read(caller, request.get_ref()).map_err(|invalid| invalid.to_status())?;
+        let shared = self.attachments.shared();
+        if shared.current.borrow().is_none() {
+            return Err(status::of_list(&ListError::NoSession));
+        }
+        let rounds = self.watchers.watch(shared);
+        let rounds = rounds.map_err(|error| refusal(Reason::TooMany, error.to_string()))?;
+        let watch = JobsWatch::new(rounds, wanted);
+        let messages = unfold(watch, |mut watch| async move { Some((watch.next().await?, watch)) });
+        Ok(Response::new(Box::pin(messages)))
     }
 
     async fn update_job(

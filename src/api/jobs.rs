@@ -10,7 +10,6 @@ use crate::coordination::admin::update::{Update, etag};
 use crate::elasticjob::config_yaml_editor::Key;
 use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::redaction;
-use crate::excerpt::Excerpt;
 use crate::extension::note::Note;
 use crate::extension::path::Noted;
 use crate::job::JobName;
@@ -54,7 +53,7 @@ fn count(number: usize) -> u32 {
 
 /// A page as the API has it.
 pub fn list_to_message((jobs, next): Listed) -> proto::ListJobsResponse {
-    let jobs = jobs.into_iter().map(summary_to_message).collect();
+    let jobs = jobs.iter().map(summary_to_message).collect();
     proto::ListJobsResponse { jobs, next_page_token: next.unwrap_or_default() }
 }
 
@@ -72,7 +71,8 @@ fn server_to_message((ip, disabled, instances): &(Ipv4Addr, bool, usize)) -> pro
     proto::ServerStatus { server_ip: ip.to_string(), disabled: *disabled, instance_count: count(*instances) }
 }
 
-fn summary_to_message(summary: JobSummary) -> proto::JobSummary {
+/// A job's line as the API has it.
+pub(super) fn summary_to_message(summary: &JobSummary) -> proto::JobSummary {
     let state = match summary.state {
         JobState::Ok => proto::JobState::Ok,
         JobState::Disabled => proto::JobState::Disabled,
@@ -80,15 +80,13 @@ fn summary_to_message(summary: JobSummary) -> proto::JobSummary {
         JobState::Resharding => proto::JobState::Resharding,
         JobState::Unreadable => proto::JobState::Unreadable,
     };
-    let configuration = summary.configuration.as_ref();
-    let text = |text: Option<&String>| text.map(|text| Excerpt::of(text).into_string()).unwrap_or_default();
     proto::JobSummary {
         job_name: summary.job.to_string(),
         state: state.into(),
-        sharding_total_count: configuration.map_or(0, |configuration| configuration.sharding_total_count),
-        cron: text(configuration.and_then(|configuration| configuration.cron.as_ref())),
-        time_zone: text(configuration.and_then(|configuration| configuration.time_zone.as_ref())),
-        description: text(configuration.map(|configuration| &configuration.description)),
+        sharding_total_count: summary.total,
+        cron: summary.cron.clone(),
+        time_zone: summary.time_zone.clone(),
+        description: summary.description.clone(),
         instance_count: count(summary.instances),
         java_instance_count: count(summary.java_instances),
     }

@@ -40,6 +40,7 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/sidekeeper.v1.JobService/StopInstances", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.JobService/TriggerJob", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.JobService/UpdateJob", OPERATE, Cost::Operation),
+    ("/sidekeeper.v1.JobService/WatchJobs", VIEW, Cost::Small),
     ("/sidekeeper.v1.LockService/BreakLock", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.LockService/GetLock", VIEW, Cost::Large),
     ("/sidekeeper.v1.LockService/Hold", ATTACH, Cost::Small),

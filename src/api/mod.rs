@@ -25,3 +25,4 @@ mod size;
 pub mod status;
 pub mod sticky_lock;
 mod version;
+mod watch_jobs;

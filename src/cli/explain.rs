@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
+use super::watch::json::last_execution;
 use super::{ANSWER_IS_NO, Failure, print};
 use crate::api::{finding, status};
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::finding_subject::Subject;
 use crate::proto::{
-    ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemExplanation, ItemVerdict,
+    ExecutionOutcome, ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemExplanation,
+    ItemVerdict,
 };
 use crate::runner::admin::explain_job;
 
@@ -132,6 +134,9 @@ fn in_words(job: &str, answer: &ExplainJobResponse) -> String {
             ItemVerdict::Blocked => "no",
         };
         entry(&mut text, mark, &items, &first.because);
+        if !first.because.is_empty() {
+            executions(&mut text, first);
+        }
     }
     text
 }
@@ -166,6 +171,18 @@ fn entry(text: &mut String, mark: &str, subject: &str, findings: &[Finding]) {
     }
 }
 
+/// Since when an item is being executed, and its last success if it fails.
+fn executions(text: &mut String, item: &ItemExplanation) {
+    let last = item.last_execution.as_ref();
+    let failing = last.filter(|last| last.outcome() != ExecutionOutcome::Success);
+    let success = failing.and_then(|last| last.last_success_time.as_ref());
+    for (what, at) in [("running since", item.running_since.as_ref()), ("last success", success)] {
+        if let Some(at) = at.and_then(instant) {
+            line(text, &format!("{}{what} {at:.0}", " ".repeat(WIDTH.saturating_add(4))));
+        }
+    }
+}
+
 fn line(text: &mut String, line: &str) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
@@ -194,13 +211,23 @@ fn in_json(answer: &ExplainJobResponse) -> Value {
         timestamp.as_ref().and_then(instant).map(|instant| instant.to_string())
     };
     let items = items.iter().map(|item| {
-        let ItemExplanation { item: number, verdict: _, because, instance_id, running } = item;
+        let ItemExplanation {
+            item: number,
+            verdict: _,
+            because,
+            instance_id,
+            running,
+            running_since,
+            last_execution: last,
+        } = item;
         json!({
             "item": number,
             "verdict": item.verdict().as_str_name(),
             "because": because.iter().map(finding_in_json).collect::<Vec<_>>(),
             "instance_id": instance_id,
             "running": running,
+            "running_since": time(running_since),
+            "last_execution": last.as_ref().map(last_execution),
         })
     });
     json!({

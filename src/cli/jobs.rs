@@ -29,6 +29,9 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest accepted answer, in bytes.
 pub(super) const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
+/// The columns of a list of jobs.
+pub(super) const HEAD: [&str; 6] = ["job", "state", "items", "instances", "cron", "description"];
+
 #[derive(Args)]
 pub(super) struct JobsArgs {
     #[command(flatten)]
@@ -71,7 +74,7 @@ pub(super) async fn jobs(args: JobsArgs) -> Result<ExitCode, Failure> {
         json_line(&json!({ "jobs": listed.iter().map(summary_in_json).collect::<Vec<_>>() }))
     } else {
         let rows = listed.iter().map(summary_row);
-        table(&["job", "state", "items", "instances", "cron", "description"], rows)
+        table(&HEAD, rows)
     };
     print(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -162,7 +165,8 @@ fn state_word(summary: &JobSummary) -> &'static str {
     }
 }
 
-fn summary_row(summary: &JobSummary) -> Vec<String> {
+/// The line of a job in a list.
+pub(super) fn summary_row(summary: &JobSummary) -> Vec<String> {
     let instances = match summary.java_instance_count {
         0 => summary.instance_count.to_string(),
         java => format!("{} ({java} Java)", summary.instance_count),
@@ -178,7 +182,7 @@ fn summary_row(summary: &JobSummary) -> Vec<String> {
     ]
 }
 
-fn summary_in_json(summary: &JobSummary) -> Value {
+pub(super) fn summary_in_json(summary: &JobSummary) -> Value {
     let JobSummary {
         job_name,
         state: _,
@@ -328,39 +332,56 @@ fn servers(found: &GetJobResponse) -> String {
 
 fn items(found: &GetJobResponse) -> String {
     let row = |item: &ItemStatus| {
+        let since = item.running_since.as_ref().and_then(instant);
+        let running = since.map_or_else(|| "running".to_owned(), |since| format!("running since {since}"));
         let states = [
             (item.disabled, "disabled"),
-            (item.running, "running"),
+            (item.running, running.as_str()),
             (item.misfire, "misfired"),
             (!item.next_instance_id.is_empty(), "moving"),
         ];
         let states: Vec<_> = states.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
+        let last = item.last_execution.as_ref();
+        let success = last.and_then(|last| last.last_success_time.as_ref()).and_then(instant);
         let owner = if item.instance_id.is_empty() { "none" } else { &item.instance_id };
         let parameter = item.item_parameter.clone().unwrap_or_default();
         let disabled = disabled_by(found, |subject| *subject == Subject::Item(item.item));
-        vec![item.item.to_string(), owner.to_owned(), states.join(", "), parameter, disabled]
+        let success = success.unwrap_or_default();
+        vec![item.item.to_string(), owner.to_owned(), states.join(", "), success, parameter, disabled]
     };
-    table(&["item", "owner", "state", "parameter", "disabled"], found.items.iter().map(row))
+    let head = ["item", "owner", "state", "last success", "parameter", "disabled"];
+    table(&head, found.items.iter().map(row))
 }
 
 /// Rows under a head, in columns.
 pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let head = head.iter().map(|cell| (*cell).to_owned()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(head)
-        .chain(rows.map(|row| row.iter().map(|cell| printable(cell)).collect()))
-        .collect();
-    let mut widths = Vec::new();
-    for row in &rows {
-        widths.resize(row.len().max(widths.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
+    Columns::default()
+        .lines(std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows))
+}
+
+/// The columns of a table, as wide as their widest cell so far.
+#[derive(Default)]
+pub(super) struct Columns {
+    widths: Vec<usize>,
+}
+
+impl Columns {
+    /// The lines of these rows.
+    pub(super) fn lines(&mut self, rows: impl Iterator<Item = Vec<String>>) -> String {
+        let rows: Vec<Vec<String>> =
+            rows.map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+        for row in &rows {
+            self.widths.resize(row.len().max(self.widths.len()), 0);
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
         }
+        let mut text = String::new();
+        for row in &rows {
+            let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:<width$}"));
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
     }
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }

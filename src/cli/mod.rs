@@ -13,6 +13,7 @@ mod drain;
 mod election;
 mod endpoint;
 mod explain;
+mod follow;
 mod health;
 mod held;
 mod jobs;
@@ -33,6 +34,7 @@ mod trigger;
 mod triggers;
 mod trusted;
 mod watch;
+mod watch_jobs;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -93,10 +95,11 @@ enum Command {
     /// Exit status: 0 if it is changed, 1 if the sidecar refused or could not be reached, 64 if the command line is wrong, 75 if another attempt
     /// may help.
     LogLevel(status::LogLevelArgs),
-    /// Lists the jobs of the namespace, those of Java included.
+    /// Lists the jobs of the namespace, those of Java included; with `--watch` also each change, until interrupted.
     ///
-    /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
-    Jobs(jobs::JobsArgs),
+    /// Exit status: 0 if the sidecar has answered, or if it was interrupted; 1 if it refused or could not be reached, 75 if another attempt may
+    /// help.
+    Jobs(watch_jobs::ListArgs),
     /// Shows one job: its configuration, instances, servers and items.
     ///
     /// Exit status: 0 if the sidecar has answered; 1 if it refused (also because the registry has no such job) or could not be reached; 75
@@ -363,7 +366,7 @@ impl Cli {
             Command::Status(args) => with_runtime(|runtime| runtime.block_on(status::status(args))),
             Command::Logs(args) => with_runtime(|runtime| runtime.block_on(logs::logs(args))),
             Command::LogLevel(args) => with_runtime(|runtime| runtime.block_on(status::log_level(args))),
-            Command::Jobs(args) => with_runtime(|runtime| runtime.block_on(jobs::jobs(args))),
+            Command::Jobs(args) => with_runtime(|runtime| runtime.block_on(watch_jobs::jobs(args))),
             Command::Job(args) => with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Job))),
             Command::Items(args) => {
                 with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Items)))

@@ -407,17 +407,13 @@ impl Cause {
                 return format!("sidekeeper enable {job} --server {server}");
             }
             Self::ReshardingWaitsForRunning(_) => {
-                return format!(
-                    "wait, or cancel the executions at the sidecar of each instance: sidekeeper cancel {job}"
-                );
+                return format!("wait, or cancel the executions: sidekeeper cancel {job} --fleet");
             }
             Self::ReshardingWaitsForJavaFire(_) => {
                 return format!("wait for the fire, or make the job fire: sidekeeper trigger {job}");
             }
             Self::ItemRunningLong(item) => {
-                return format!(
-                    "wait, or cancel it at the sidecar of its instance: sidekeeper cancel {job} --item {item}"
-                );
+                return format!("wait, or cancel it: sidekeeper cancel {job} --item {item} --fleet");
             }
             Self::ItemWaitsForLock { lock, .. } => {
                 return format!("look who holds the lock: sidekeeper locks {lock}");

@@ -88,9 +88,11 @@ impl Outcomes {
 }
 
 fn count(items: &mut Items, item: Item, ending: Ending, message: &Excerpt, at: Timestamp) {
-    let before = items.get(&item).filter(|before| before.ending == ending);
+    let before = items.get(&item);
+    let success = if ending == Ending::Success { Some(at) } else { before.and_then(|before| before.success) };
+    let before = before.filter(|before| before.ending == ending);
     let (times, since) = before.map_or((1, at), |before| (before.times.saturating_add(1), before.since));
-    items.insert(item, LastExecution { ending, times, since, at, message: message.to_string() });
+    items.insert(item, LastExecution { ending, times, since, at, message: message.to_string(), success });
 }
 
 #[cfg(test)]
@@ -116,10 +118,14 @@ mod tests {
         assert_eq!(lines, [0, 9, 9]);
         let last = outcomes.lock().jobs[&job][&instance][&Item(3)].clone();
         assert_eq!((last.ending, last.times, last.since), (Ending::Failure, 25, at(0).wall));
-        assert_eq!(last.message, "ValueError: no such city");
+        assert_eq!((last.message.as_str(), last.success), ("ValueError: no such city", None));
         assert!(outcomes.record(at(26), &job, &instance, Item(3), &Outcome::Success).is_none());
         let last = outcomes.lock().jobs[&job][&instance][&Item(3)].clone();
         assert_eq!((last.ending, last.times, last.since), (Ending::Success, 1, at(26).wall));
+        // The last success stays known while failures follow.
+        outcomes.record(at(27), &job, &instance, Item(3), &failure);
+        let last = outcomes.lock().jobs[&job][&instance][&Item(3)].clone();
+        assert_eq!((last.ending, last.success), (Ending::Failure, Some(at(26).wall)));
         outcomes.forget(&job, &instance);
         assert!(outcomes.lock().jobs.is_empty());
     }

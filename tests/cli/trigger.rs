@@ -1,31 +1,37 @@
 //! `jobs`, `job` and its parts, `trigger`, `cancel`, `disable` and `enable`, against a server with scripted answers.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Mutex;
 
+use nix::sys::signal::Signal;
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelReach, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, FleetExecution, GetJobRequest,
-    GetJobResponse, InstanceStatus, ItemStatus, JobServers, JobState, JobSummary, ListJobsRequest,
-    ListJobsResponse, ListServersRequest, ListServersResponse, ListTriggersRequest, ListTriggersResponse,
-    RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse, ServerStatus,
-    StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest, TriggerJobResponse,
-    TriggerState, UpdateJobRequest, UpdateJobResponse,
+    GetJobResponse, InstanceStatus, ItemStatus, JobServers, JobState, JobSummary, JobsSynced, LastExecution,
+    ListJobsRequest, ListJobsResponse, ListServersRequest, ListServersResponse, ListTriggersRequest,
+    ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse,
+    ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest,
+    TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse, WatchJobsRequest,
+    WatchJobsResponse, watch_jobs_response,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use super::{output, sidekeeper};
+use super::{Running, output, sidekeeper};
 
 struct Scripted;
 
 /// The ids of the requests so far.
 static IDS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The names of the jobs that were watched so far.
+static WATCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 #[tonic::async_trait]
 impl JobService for Scripted {
@@ -137,6 +143,32 @@ impl JobService for Scripted {
         }))
     }
 
+    type WatchJobsStream = Pin<Box<dyn Stream<Item = Result<WatchJobsResponse, Status>> + Send>>;
+
+    async fn watch_jobs(
+        &self,
+        request: Request<WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+        use watch_jobs_response::Event;
+        let names = request.into_inner().job_names;
+        if names.iter().any(String::is_empty) {
+            return Err(Status::invalid_argument("job_names: given ``"));
+        }
+        let event = |event| Ok(WatchJobsResponse { event: Some(event) });
+        let job = |name: &str| {
+            let job_name = name.to_owned();
+            event(Event::Job(JobSummary { job_name, state: JobState::Ok.into(), ..JobSummary::default() }))
+        };
+        let synced = event(Event::Synced(JobsSynced {}));
+        // The first stream of each test breaks, and the second one goes on.
+        let is_first = WATCHED.lock().unwrap().insert(names.concat());
+        let told = match is_first {
+            true => vec![job("orders\u{7}"), job("refunds"), synced, Err(Status::unavailable("no registry"))],
+            false => vec![job("orders\u{7}"), synced, event(Event::RemovedJobName("invoices".to_owned()))],
+        };
+        Ok(Response::new(Box::pin(tokio_stream::iter(told).chain(tokio_stream::pending()))))
+    }
+
     async fn list_servers(
         &self,
         request: Request<ListServersRequest>,
@@ -183,6 +215,11 @@ impl JobService for Scripted {
                 ItemStatus {
                     instance_id: "10.0.0.1@-@1".to_owned(),
                     running: true,
+                    running_since: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
+                    last_execution: Some(LastExecution {
+                        last_success_time: Some(prost_types::Timestamp { seconds: 1_799_999_940, nanos: 0 }),
+                        ..LastExecution::default()
+                    }),
                     item_parameter: Some("Lyon\u{7}".to_owned()),
                     ..ItemStatus::default()
                 },
@@ -469,14 +506,14 @@ async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
         10.0.0.1  disabled  1
 
         items
-        item  owner         state               parameter  disabled
-        0     10.0.0.1@-@1  running             Lyon\u{7}
+        item  owner         state                               last success          parameter  disabled
+        0     10.0.0.1@-@1  running since 2027-01-15T08:00:00Z  2027-01-15T07:59:00Z  Lyon\u{7}
         1     none          disabled, misfired
     "#]]
     .assert_eq(&printed(&["job", "orders"]).await);
     expect_test::expect![[r#"
-        item  owner         state               parameter  disabled
-        0     10.0.0.1@-@1  running             Lyon\u{7}
+        item  owner         state                               last success          parameter  disabled
+        0     10.0.0.1@-@1  running since 2027-01-15T08:00:00Z  2027-01-15T07:59:00Z  Lyon\u{7}
         1     none          disabled, misfired
     "#]]
     .assert_eq(&printed(&["items", "orders"]).await);
@@ -491,10 +528,10 @@ async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
     "#]]
     .assert_eq(&printed(&["servers", "orders"]).await);
     expect_test::expect![[r#"
-        {"configuration":null,"disablings":[],"document":"jobName: orders\ncron: '0 0 3 * * ?'\n","etag":"\"1a.3\"","instances":[{"enabled":false,"instance_id":"10.0.0.1@-@1","leader":true,"server_ip":"10.0.0.1"}],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders","next_fire_time":null,"parameters_hidden":false,"problems":[],"resharding":false,"servers":[{"disabled":true,"instance_count":1,"server_ip":"10.0.0.1"}]}
+        {"configuration":null,"disablings":[],"document":"jobName: orders\ncron: '0 0 3 * * ?'\n","etag":"\"1a.3\"","instances":[{"enabled":false,"instance_id":"10.0.0.1@-@1","leader":true,"server_ip":"10.0.0.1"}],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":{"at":null,"last_success_time":"2027-01-15T07:59:00Z","message":"","outcome":"EXECUTION_OUTCOME_UNSPECIFIED","since":null,"times_in_a_row":0},"misfire":false,"next_instance_id":"","running":true,"running_since":"2027-01-15T08:00:00Z","waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"running_since":null,"waiting_for_lock":null}],"job_name":"orders","next_fire_time":null,"parameters_hidden":false,"problems":[],"resharding":false,"servers":[{"disabled":true,"instance_count":1,"server_ip":"10.0.0.1"}]}
     "#]].assert_eq(&printed(&["job", "orders", "--json"]).await);
     expect_test::expect![[r#"
-        {"disablings":[],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":null,"misfire":false,"next_instance_id":"","running":true,"waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"waiting_for_lock":null}],"job_name":"orders"}
+        {"disablings":[],"items":[{"disabled":false,"fencing_token":0,"instance_id":"10.0.0.1@-@1","item":0,"item_parameter":"Lyon\u0007","last_execution":{"at":null,"last_success_time":"2027-01-15T07:59:00Z","message":"","outcome":"EXECUTION_OUTCOME_UNSPECIFIED","since":null,"times_in_a_row":0},"misfire":false,"next_instance_id":"","running":true,"running_since":"2027-01-15T08:00:00Z","waiting_for_lock":null},{"disabled":true,"fencing_token":0,"instance_id":"","item":1,"item_parameter":null,"last_execution":null,"misfire":true,"next_instance_id":"","running":false,"running_since":null,"waiting_for_lock":null}],"job_name":"orders"}
     "#]].assert_eq(&printed(&["items", "orders", "--json"]).await);
     let refused = output(sidekeeper(&["job", "nobody", "--endpoint", &sidecar().await])).await;
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
@@ -593,4 +630,45 @@ async fn instances_are_stopped_and_servers_removed_only_after_a_confirmation() {
     assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""), "{}", asked.stderr);
     let removed = printed(&["remove", "orders", "--server", "10.0.0.1", "--yes"]).await;
     assert_eq!(removed, "removed  10.0.0.1 of orders\n");
+}
+
+#[tokio::test]
+async fn jobs_are_followed_over_a_broken_stream_until_an_interrupt() {
+    let endpoint = sidecar().await;
+    let watch = |name: &'static str| ["jobs", name, "--watch", "--endpoint", &endpoint].map(str::to_owned);
+    let started = |words: &[String], json: bool| {
+        let mut words: Vec<_> = words.iter().map(String::as_str).collect();
+        words.extend(json.then_some("--json"));
+        Running::start(sidekeeper(&words))
+    };
+    let mut lines = started(&watch("json-*"), true);
+    let mut next = async || serde_json::from_str::<serde_json::Value>(&lines.line().await).unwrap();
+    assert_eq!(next().await["job"]["job_name"], "orders\u{7}");
+    assert_eq!(next().await["job"]["state"], "JOB_STATE_OK");
+    assert_eq!(next().await, serde_json::json!({ "synced": {} }));
+    // All is told again after a new connection.
+    assert_eq!(next().await["job"]["job_name"], "orders\u{7}");
+    assert_eq!(next().await, serde_json::json!({ "synced": {} }));
+    assert_eq!(next().await, serde_json::json!({ "removed_job_name": "invoices" }));
+    assert!(lines.log_line().await.contains("no registry; trying again"));
+    lines.signal(Signal::SIGINT);
+    assert_eq!(lines.end().await.code(), Some(0));
+
+    // A person sees only what has changed meanwhile.
+    let mut rows = started(&watch("table-*"), false);
+    let mut next =
+        async || rows.line().await.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" ");
+    assert_eq!(next().await, "job state");
+    assert_eq!(next().await, "orders\\u{7} ok");
+    assert_eq!(next().await, "refunds ok");
+    assert_eq!(next().await, "refunds removed");
+    assert_eq!(next().await, "invoices removed");
+    rows.signal(Signal::SIGTERM);
+    assert_eq!(rows.end().await.code(), Some(0));
+
+    let wrong = output(sidekeeper(&["jobs", "", "--watch", "--endpoint", &endpoint])).await;
+    assert_eq!(wrong.code, Some(1), "{}", wrong.stderr);
+    for words in [&["jobs", "orders"][..], &["jobs", "--watch", "--zookeeper", "127.0.0.1:1"]] {
+        assert_eq!(output(sidekeeper(words)).await.code, Some(64), "{words:?}");
+    }
 }

@@ -149,7 +149,7 @@ def test_op_4_an_application_never_completes(fleet: Fleet) -> None:
     application.command("hold 4")
     finding = named(application.sidecar, "ITEM_RUNNING_LONG")
     assert finding["subject"] == {"item": 4}
-    remedy = f"wait, or cancel it at the sidecar of its instance: sidekeeper cancel {JOB} --item 4"
+    remedy = f"wait, or cancel it: sidekeeper cancel {JOB} --item 4 --fleet"
     assert finding["remedy"] == remedy
     carry_out({"remedy": remedy.partition(": ")[2]}, application.sidecar)
     eventually("it is cancelled", lambda: application.events("cancelled"))

@@ -1,9 +1,11 @@
-"""The commands `jobs`, `job`, `items`, `instances` and `servers`, through a sidecar and on ZooKeeper itself."""
+"""The commands `jobs`, `job`, `items`, `instances` and `servers`, through a sidecar and on ZooKeeper itself; and `jobs --watch`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -149,3 +151,82 @@ def test_triggers_are_shown_by_a_sidecar_and_by_zookeeper_alike(fleet: Fleet) ->
     unknown = command("triggers", "nobody", *zookeeper)
     assert (unknown.returncode, "no nodes of job `nobody`" in unknown.stderr) == (1, True), unknown.stderr
     fleet.tree.delete(f"instances/{java}")
+
+
+class Watch:
+    """The command `jobs --watch --json`."""
+
+    def __init__(self, fleet: Fleet, sidecar: Sidecar, *names: str):
+        self.file = fleet.folder / f"watch-{len(list(fleet.folder.glob('watch-*')))}"
+        call = [str(sidekeeper_binary()), "jobs", *names, "--watch", "--json", "--endpoint", f"unix://{sidecar.socket}"]
+        with self.file.open("w") as output:
+            self.popen = subprocess.Popen(call, stdout=output, start_new_session=True)
+
+    def events(self) -> list[dict[str, Any]]:
+        whole, _, _ = self.file.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def last(self, job: str) -> dict[str, Any] | None:
+        """The last state of a job that was told. None: none, or the job was removed."""
+        told = [
+            one for one in self.events() if job in (one.get("job", {}).get("job_name"), one.get("removed_job_name"))
+        ]
+        return told[-1].get("job") if told else None
+
+
+@contextmanager
+def watching(fleet: Fleet, sidecar: Sidecar, *names: str) -> Iterator[Watch]:
+    watch = Watch(fleet, sidecar, *names)
+    try:
+        eventually("the first round", lambda: {"synced": {}} in watch.events())
+        yield watch
+        watch.popen.terminate()
+        assert watch.popen.wait(PATIENCE) == 0
+    finally:
+        watch.popen.kill()
+        watch.popen.wait()
+
+
+def test_op_5_a_watch_of_jobs_tells_each_change_also_of_java_jobs_and_changes_no_node(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    client, java = fleet.tree.client, f"/{fleet.namespace}/javaJob"
+
+    def own() -> list[str]:
+        """The jobs for which sidecars have nodes of their own."""
+        return sorted(client.get_children(f"/{fleet.namespace}-sidekeeper"))
+
+    before = own()
+    sidecars = [application.sidecar for application in applications[:2]]
+    with fleet.unchanged(), watching(fleet, sidecars[0]) as one, watching(fleet, sidecars[1], "java*") as other:
+        assert one.last(JOB) == {**told("jobs", *places(fleet, sidecars[0])[0])["jobs"][0]}
+        assert [event for event in other.events() if "job" in event] == []
+        # A job that only Java instances have.
+        client.create(f"{java}/config", b"jobName: javaJob\nshardingTotalCount: 3\n", makepath=True)
+        client.create(f"{java}/servers/10.0.0.9", b"ENABLED", makepath=True)
+        client.create(f"{java}/instances/10.0.0.9@-@1", b"jobInstanceId: 10.0.0.9@-@1\n", makepath=True)
+        for watch in (one, other):
+            eventually("the job", lambda: (watch.last("javaJob") or {}).get("java_instance_count") == 1)
+            assert (watch.last("javaJob") or {})["state"] == "JOB_STATE_OK"
+        client.set(f"{java}/servers/10.0.0.9", b"DISABLED")
+        for watch in (one, other):
+            eventually("disabled", lambda: (watch.last("javaJob") or {}).get("state") == "JOB_STATE_DISABLED")
+        client.delete(java, recursive=True)
+        for watch in (one, other):
+            eventually("removed", lambda: {"removed_job_name": "javaJob"} in watch.events())
+        # Nothing is told twice, nor anything of another job.
+        assert len([event for event in one.events() if event.get("job", {}).get("job_name") == JOB]) == 1
+        assert {(event.get("job") or {}).get("job_name", "javaJob") for event in other.events()} == {"javaJob"}
+    assert own() == before
+
+
+def test_a_watch_of_jobs_goes_on_when_its_sidecar_is_back(fleet: Fleet) -> None:
+    application = fleet.application(fleet.sidecar(1), cron=NEVER)
+    fleet.settle(application)
+    watched = fleet.sidecar(2)
+    eventually("a session", lambda: "session opened" in watched.log.read_text())
+    with watching(fleet, watched) as watch:
+        watched.terminate()
+        fleet.tree.configure(description="meanwhile")
+        fleet.sidecar(2)
+        eventually("a second round", lambda: watch.events().count({"synced": {}}) == 2)
+        assert (watch.last(JOB) or {})["description"] == "meanwhile"

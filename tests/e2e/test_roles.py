@@ -54,6 +54,7 @@ NEEDS = {
     "sidekeeper.v1.JobService/StopInstances": {"operate"},
     "sidekeeper.v1.JobService/TriggerJob": {"operate"},
     "sidekeeper.v1.JobService/UpdateJob": {"operate"},
+    "sidekeeper.v1.JobService/WatchJobs": {"view"},
     "sidekeeper.v1.LockService/BreakLock": {"operate"},
     "sidekeeper.v1.LockService/GetLock": {"view"},
     "sidekeeper.v1.LockService/ListLocks": {"view"},

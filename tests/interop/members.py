@@ -18,6 +18,7 @@ from support.application import Application
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER
 from support.processes import PATIENCE, ROOT, CommandedProcess, eventually, executing, free_port, sidekeeper_binary
+from support.sidecar import Sidecar
 
 #: Name of the Java job's class: what is in the job's root node.
 JOB_CLASS = "sidekeeper.interop.OrderJob"
@@ -488,6 +489,12 @@ class MixedFleet(Fleet):
         nodes = [f"{path} = {data!r} {session:x}" for path, (data, session) in sorted(self.tree.nodes().items())]
         return "\n".join([f"fires: {self.fires}", *executions, *nodes])
 
+    def observer(self, number: int = 3) -> Sidecar:
+        """Starts a sidecar of the namespace without an application, and waits for its session."""
+        sidecar = self.sidecar(number)
+        eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+        return sidecar
+
     def problems(self) -> list[str]:
         try:
             self.assert_none_twice()
@@ -498,6 +505,17 @@ class MixedFleet(Fleet):
     def assert_clean(self) -> None:
         """Waits until nothing is left of executions, of takeovers, of elections and of shardings."""
         eventually(f"no leftovers; there are {self.tree.leftovers()}", lambda: not self.tree.leftovers())
+
+
+def command(sidecar: Sidecar, *words: str) -> str:
+    """The output of a command, which has to succeed."""
+    call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{sidecar.socket}"]
+    return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+
+def told(sidecar: Sidecar, *words: str) -> Any:
+    """The answer of a command as JSON."""
+    return json.loads(command(sidecar, *words, "--json"))
 
 
 def _with_defaults(job: dict[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet
+from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet, command
 from support.explain import explain
 from support.job_nodes import JOB
-from support.processes import PATIENCE, eventually, sidekeeper_binary
+from support.processes import PATIENCE, eventually
 from support.sidecar import Sidecar
 
 KINDS = ["java", "ours"]
@@ -146,8 +145,7 @@ def test_jobs_are_listed_as_elasticjobs_console_lists_them(fleet: MixedFleet, li
     one, two = fleet.java(1), fleet.java(2)
     fleet.divide(one, two)
     # A sidecar of the namespace, without an application.
-    sidecar = fleet.sidecar(3)
-    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    sidecar = fleet.observer()
     assert both_say("OK")
     for member in (one, two):
         lifecycle.operate("disable", JOB, member.address)
@@ -163,8 +161,7 @@ def test_jobs_are_listed_as_elasticjobs_console_lists_them(fleet: MixedFleet, li
 def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedFleet, lifecycle: Lifecycle) -> None:
     one, two = fleet.java(1), fleet.java(2)
     fleet.divide(one, two)
-    sidecar = fleet.sidecar(3)
-    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    sidecar = fleet.observer()
     before = fleet.tree.get("config") or ""
     file = fleet.folder / "job.yaml"
     count = f"shardingTotalCount: {TOTAL}"
@@ -183,8 +180,7 @@ def test_java_instances_follow_a_configuration_that_a_file_changes(fleet: MixedF
 def test_a_java_instance_is_stopped_and_its_server_removed_by_a_sidecar(fleet: MixedFleet) -> None:
     one, two = fleet.java(1), fleet.java(2)
     fleet.divide(one, two)
-    sidecar = fleet.sidecar(3)
-    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    sidecar = fleet.observer()
     stopped = two.instance
     assert command(sidecar, "stop", JOB, "--instance", stopped, "--yes") == f"stopped  {stopped} of {JOB}\n"
     fleet.gone(two)
@@ -201,18 +197,11 @@ def listed(sidecar: Sidecar) -> list[dict[str, Any]]:
     return jobs
 
 
-def command(sidecar: Sidecar, *words: str) -> str:
-    """The output of a command, which has to succeed."""
-    call = [str(sidekeeper_binary()), *words, "--endpoint", f"unix://{sidecar.socket}"]
-    return subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-
-
 def test_op_4_a_job_of_java_instances_alone_is_explained(fleet: MixedFleet, lifecycle: Lifecycle) -> None:
     one, two = fleet.java(1), fleet.java(2)
     fleet.divide(one, two)
     # A sidecar of the namespace, without an application.
-    sidecar = fleet.sidecar(3)
-    eventually("a session", lambda: "session" in sidecar.log.read_text())
+    sidecar = fleet.observer()
     healthy = explain(sidecar)
     assert (healthy.codes(), healthy.status) == ([], 0)
     assert healthy.told["java_instance_count"] == 2

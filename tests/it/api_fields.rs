@@ -98,11 +98,19 @@ async fn a_failing_item_shows_in_a_watch_until_it_succeeds() {
     assert_eq!(failed.outcome(), ExecutionOutcome::Failure);
     assert_eq!(failed.message, "ValueError: no such city");
     assert!(failed.since.unwrap().seconds < failed.at.unwrap().seconds, "{failed:?}");
+    assert_eq!(failed.last_success_time, None);
     let execute = app.execute().await;
     app.report(vec![success(&execute.execution_id)]).await.unwrap();
     let is_success = |last: proto::LastExecution| last.outcome() == ExecutionOutcome::Success;
     let state = watcher.until("a success", |state| last(state).is_some_and(is_success)).await;
-    assert_eq!(last(&state).unwrap().times_in_a_row, 1);
+    let succeeded = last(&state).unwrap();
+    assert_eq!((succeeded.times_in_a_row, succeeded.last_success_time), (1, succeeded.at));
+    // Failures after it do not hide when the item was executed last with success.
+    let execute = app.execute().await;
+    app.report(vec![failure(&execute.execution_id, "again")]).await.unwrap();
+    let is_failure = |last: proto::LastExecution| last.outcome() == ExecutionOutcome::Failure;
+    let state = watcher.until("a failure", |state| last(state).is_some_and(is_failure)).await;
+    assert_eq!(last(&state).unwrap().last_success_time, succeeded.at);
     // Another sidecar does not know the last execution.
     let other = fleet.sidecar_with(2, |_| ()).await;
     let state = other.watch().await.until("the item", |state| state.items.len() == 1).await;

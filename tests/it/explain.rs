@@ -351,6 +351,15 @@ async fn op_4_executions_that_take_longer_than_the_schedule_or_fail_are_named() 
     assert_eq!(answer.items[0].because[0].message, "its last execution failed: no such city");
     assert!(of(1).contains(&"ITEM_RUNNING_LONG"), "{answer:#?}");
     assert_eq!(answer.items[1].verdict(), ItemVerdict::Waits);
+    let last = answer.items[0].last_execution.clone().unwrap();
+    assert_eq!((last.message.as_str(), last.last_success_time), ("no such city", None));
+    let since = answer.items[1].running_since.unwrap().seconds;
+    assert!((0..60).contains(&(answer.as_of.unwrap().seconds - since)), "{answer:#?}");
+    app.report_success(&again).await;
+    let again = app.execute().await;
+    let answer = explain(&sidecar, JOB, &[0]).await.unwrap();
+    let last = answer.items[0].last_execution.clone().unwrap();
+    assert!(last.last_success_time.is_some() && last.last_success_time == last.at, "{answer:#?}");
     app.report_success(&again).await;
     app.report_success(&long).await;
 }

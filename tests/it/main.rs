@@ -51,3 +51,4 @@ mod slow_application;
 mod switch;
 mod trigger_job;
 mod trigger_nodes;
+mod watch_jobs;

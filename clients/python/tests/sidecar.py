@@ -365,6 +365,11 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.ListJobsResponse:
         return job_service_pb2.ListJobsResponse()
 
+    async def WatchJobs(  # noqa: N802
+        self, request: job_service_pb2.WatchJobsRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.WatchJobsResponse]:
+        yield job_service_pb2.WatchJobsResponse(synced=job_service_pb2.JobsSynced())
+
     async def ListServers(  # noqa: N802
         self, request: job_service_pb2.ListServersRequest, context: Any
     ) -> job_service_pb2.ListServersResponse:

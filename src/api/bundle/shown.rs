@@ -106,13 +106,36 @@ pub(super) fn explanation(names: &mut Pseudonyms, explained: proto::ExplainJobRe
 
 fn item(names: &mut Pseudonyms, explained: proto::ItemExplanation) -> Value {
     let verdict = explained.verdict().as_str_name();
-    let proto::ItemExplanation { item, verdict: _, because, instance_id, running } = explained;
+    let proto::ItemExplanation {
+        item,
+        verdict: _,
+        because,
+        instance_id,
+        running,
+        running_since,
+        last_execution: last,
+    } = explained;
     json!({
         "item": item,
         "verdict": verdict,
         "instance_id": names.instance(&instance_id),
         "running": running,
+        "running_since": running_since.and_then(instant),
+        "last_execution": last.map(|last| last_execution(names, last)),
         "because": because.into_iter().map(|one| finding(names, one)).collect::<Vec<_>>(),
+    })
+}
+
+fn last_execution(names: &mut Pseudonyms, last: proto::LastExecution) -> Value {
+    let outcome = last.outcome().as_str_name();
+    let proto::LastExecution { outcome: _, times_in_a_row, since, at, message, last_success_time } = last;
+    json!({
+        "outcome": outcome,
+        "times_in_a_row": times_in_a_row,
+        "since": since.and_then(instant),
+        "at": at.and_then(instant),
+        "message": names.text(&message),
+        "last_success_time": last_success_time.and_then(instant),
     })
 }
 

@@ -56,6 +56,7 @@ pub(in crate::cli) fn item(status: &ItemStatus) -> Value {
         next_instance_id,
         last_execution,
         waiting_for_lock,
+        running_since,
     } = status;
     json!({
         "item": item,
@@ -68,17 +69,19 @@ pub(in crate::cli) fn item(status: &ItemStatus) -> Value {
         "next_instance_id": next_instance_id,
         "last_execution": last_execution.as_ref().map(self::last_execution),
         "waiting_for_lock": waiting_for_lock.as_ref().map(item_lock_wait),
+        "running_since": running_since.as_ref().and_then(instant),
     })
 }
 
-fn last_execution(last: &LastExecution) -> Value {
-    let LastExecution { outcome: _, times_in_a_row, since, at, message } = last;
+pub(in crate::cli) fn last_execution(last: &LastExecution) -> Value {
+    let LastExecution { outcome: _, times_in_a_row, since, at, message, last_success_time } = last;
     json!({
         "outcome": last.outcome().as_str_name(),
         "times_in_a_row": times_in_a_row,
         "since": since.as_ref().and_then(instant),
         "at": at.as_ref().and_then(instant),
         "message": message,
+        "last_success_time": last_success_time.as_ref().and_then(instant),
     })
 }
 

@@ -1,33 +1,22 @@
-//! `watch`: the owners of a job's items, live. Reconnects until it is interrupted or its reader has closed
-//! the pipe.
+//! `watch`: the owners of a job's items, live.
 
 pub(super) mod json;
 mod table;
 
 use std::convert::Infallible;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::Args;
 use jiff::Timestamp;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::signal::unix::{SignalKind, signal};
-use tonic::{Code, Status};
 
-use super::endpoint::{Sidecar, SidecarArgs, authorized, in_words};
-use super::{Failure, print, printable};
+use super::endpoint::{Sidecar, SidecarArgs, authorized};
+use super::follow::{Broken, End, broken, follow, next, show, until_interrupted};
+use super::{Failure, printable};
 use crate::proto::assignment_service_client::AssignmentServiceClient;
 use crate::proto::{Problem, WatchAssignmentsRequest, WatchAssignmentsResponse};
 use crate::runner::clock::Clock;
 
-/// The pauses between attempts, doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LAST_PAUSE: Duration = Duration::from_secs(4);
-/// How often to check whether the reader has closed the pipe.
-const READER_CHECK: Duration = Duration::from_millis(500);
 /// The largest state that is accepted, in bytes: 10000 items with long parameters.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 
@@ -49,85 +38,11 @@ pub(super) struct WatchArgs {
 }
 
 pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
     let sidecar = args.sidecar.sidecar()?;
     let request = WatchAssignmentsRequest { job_name: args.job, wait_for_job: args.wait };
     let mut screen = Screen::new(args.json, args.once);
-    tokio::select! {
-        biased; // An interrupt comes before further output.
-        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
-        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
-        () = reader_closed() => Ok(ExitCode::SUCCESS),
-        result = follow(&sidecar, &request, &mut screen) => match result {
-            Ok(never) => match never {},
-            Err(End::Shown | End::ReaderClosed) => Ok(ExitCode::SUCCESS),
-            Err(End::Failed(error)) => Err(error.into()),
-        },
-    }
-}
-
-/// Ends when the reader has closed our standard output, which would otherwise show only at the next change.
-/// Never ends if standard output is not a pipe.
-async fn reader_closed() {
-    let out = io::stdout();
-    loop {
-        // `poll` reports errors even for an empty set of events.
-        let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
-        let found = poll(&mut asked, PollTimeout::ZERO);
-        let is_closed =
-            asked.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLERR));
-        if found.is_ok() && is_closed {
-            return;
-        }
-        tokio::time::sleep(READER_CHECK).await;
-    }
-}
-
-/// Why watching ends.
-enum End {
-    /// The requested state has been shown.
-    Shown,
-    /// The reader has closed the pipe.
-    ReaderClosed,
-    /// Another attempt cannot help.
-    Failed(anyhow::Error),
-}
-
-/// Why one connection ended.
-enum Broken {
-    /// Another attempt may succeed.
-    Retry(String),
-    End(End),
-}
-
-async fn follow(
-    sidecar: &Sidecar,
-    request: &WatchAssignmentsRequest,
-    screen: &mut Screen,
-) -> Result<Infallible, End> {
-    let mut pause = FIRST_PAUSE;
-    let mut reported = None;
-    loop {
-        let mut progress = false;
-        match follow_once(sidecar, request, screen, &mut progress).await {
-            Ok(never) => match never {},
-            Err(Broken::End(end)) => return Err(end),
-            Err(Broken::Retry(reason)) if screen.once => return Err(End::Failed(anyhow!(reason))),
-            Err(Broken::Retry(reason)) => {
-                if progress {
-                    (pause, reported) = (FIRST_PAUSE, None);
-                }
-                if reported.as_ref() != Some(&reason) {
-                    // If standard error is closed, too, the error cannot be reported.
-                    let _ = writeln!(io::stderr(), "sidekeeper: {reason}; trying again");
-                    reported = Some(reason);
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LAST_PAUSE);
-            }
-        }
-    }
+    let attempt = async |progress: &mut bool| follow_once(&sidecar, &request, &mut screen, progress).await;
+    until_interrupted(follow(args.once, attempt)).await
 }
 
 async fn follow_once(
@@ -142,28 +57,13 @@ async fn follow_once(
     let request = request.map_err(|error| Broken::End(End::Failed(error)))?;
     let mut states = client.watch_assignments(request).await.map_err(broken)?.into_inner();
     loop {
-        let state = states.message().await.map_err(broken)?;
-        let state = state.ok_or_else(|| Broken::Retry("the sidecar has ended the stream".to_owned()))?;
+        let state = next(&mut states).await?;
         *progress = true;
-        screen.show(state).await.map_err(Broken::End)?;
+        screen.show(&state).await.map_err(Broken::End)?;
         if screen.once {
             return Err(Broken::End(End::Shown));
         }
     }
-}
-
-/// Whether another attempt may help after a failed call.
-fn broken(status: Status) -> Broken {
-    let reason = in_words(&status);
-    let is_final = matches!(
-        status.code(),
-        Code::NotFound
-            | Code::InvalidArgument
-            | Code::Unimplemented
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-    );
-    if is_final { Broken::End(End::Failed(anyhow!(reason))) } else { Broken::Retry(reason) }
 }
 
 /// The output for states, and its form.
@@ -179,17 +79,10 @@ impl Screen {
         Self { json, once, terminal: io::stdout().is_terminal() && !once, shown: false }
     }
 
-    async fn show(&mut self, state: WatchAssignmentsResponse) -> Result<(), End> {
-        let text = self.text(&state, Clock::start().now().wall);
+    async fn show(&mut self, state: &WatchAssignmentsResponse) -> Result<(), End> {
+        let text = self.text(state, Clock::start().now().wall);
         self.shown = true;
-        // In a thread of its own, so that a blocked reader does not keep the program from being interrupted.
-        let written = tokio::task::spawn_blocking(move || print(text.as_bytes())).await;
-        match written {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(End::ReaderClosed),
-            Ok(Err(error)) => Err(End::Failed(error)),
-            Err(error) => Err(End::Failed(error.into())),
-        }
+        show(text).await
     }
 
     fn text(&self, state: &WatchAssignmentsResponse, now: Timestamp) -> String {

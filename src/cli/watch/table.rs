@@ -120,8 +120,11 @@ fn failures(items: &[ItemStatus]) -> String {
         };
         let since = last.since.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
         let since = since.map(|at| format!(" since {at:.0}")).unwrap_or_default();
-        let message = printable(&last.message);
-        line(&mut text, &format!("item {item}: {how} {}{since}: {message}", times(last.times_in_a_row)));
+        let success =
+            last.last_success_time.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+        let success = success.map(|at| format!(", last success {at:.0}")).unwrap_or_default();
+        let (times, message) = (times(last.times_in_a_row), printable(&last.message));
+        line(&mut text, &format!("item {item}: {how} {times}{since}{success}: {message}"));
     }
     if failing.len() > FAILURES_SHOWN {
         let hidden = failing.len().saturating_sub(FAILURES_SHOWN);
@@ -279,6 +282,7 @@ mod tests {
                         since: Some(ProtoTimestamp { seconds: 1_767_225_590, nanos: 0 }),
                         at: Some(ProtoTimestamp { seconds: 1_767_225_600, nanos: 0 }),
                         message: "ValueError: no such city".to_owned(),
+                        last_success_time: Some(ProtoTimestamp { seconds: 1_767_225_580, nanos: 0 }),
                     }),
                     ..item(0, "Beijing", A)
                 },
@@ -315,7 +319,7 @@ mod tests {
                 12      10.0.0.2@-@12  (server disabled)
 
                 o owned, R running, M misfired, D disabled, W waits for its lock, . another's; * leads
-                item 0: failed 3 times in a row since 2025-12-31T23:59:50Z: ValueError: no such city
+                item 0: failed 3 times in a row since 2025-12-31T23:59:50Z, last success 2025-12-31T23:59:40Z: ValueError: no such city
                 parameters and messages are hidden: the sidecar shows them to callers with the role `operate`
                 problem: /orderSync/config: not YAML\u{1b}[2J  JOB_CONFIG_UNREADABLE
             "#]],

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus};
+use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus, LastExecution};
 use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::disabling;
 use crate::coordination::job::picture::nodes::{ConfigView, ItemView, NoteView, ServerStatus};
@@ -55,6 +55,10 @@ pub struct ItemExplanation {
     pub owner: Option<InstanceId>,
     /// Whether an instance executes it.
     pub running: bool,
+    /// Since when, by the registry's clock.
+    pub running_since: Option<Timestamp>,
+    /// How its owner executed it last, if this sidecar knows it.
+    pub last: Option<LastExecution>,
 }
 
 /// An item or a server that is disabled.
@@ -107,7 +111,13 @@ impl Explanation {
     pub fn without_texts(self) -> Self {
         let hide = |findings: Vec<Finding>| findings.into_iter().map(Finding::without_texts).collect();
         let items = self.items.into_iter();
-        let items = items.map(|item| ItemExplanation { because: hide(item.because), ..item }).collect();
+        let hide_message = |last: LastExecution| LastExecution { message: String::new(), ..last };
+        let items = items.map(|item| ItemExplanation {
+            because: hide(item.because),
+            last: item.last.map(hide_message),
+            ..item
+        });
+        let items = items.collect();
         Self { items, findings: hide(self.findings), ..self }
     }
 }
@@ -138,7 +148,11 @@ impl Evidence {
         let mut picture = Picture::unknown(paths, own_paths);
         picture.apply_nodes(WatchEvent::Snapshot(nodes), now);
         picture.apply_fleet(WatchEvent::Snapshot(fleet));
-        Self { written, ..Self::of(paths, picture, now.wall) }
+        let mut evidence = Self { written, ..Self::of(paths, picture, now.wall) };
+        for item in evidence.status.items.iter_mut().filter(|item| item.running) {
+            item.running_since = evidence.written.get(&paths.item_running(item.item)).copied();
+        }
+        evidence
     }
 
     /// The evidence in a picture at this time. Without the times at which nodes were written: no finding has a beginning, and none is
@@ -402,7 +416,15 @@ impl Evidence {
             Effect::Blocks => Verdict::Blocked,
         };
         let owner = known.owner.as_ref().map(|owner| owner.instance.clone());
-        ItemExplanation { item, verdict, because, owner, running: known.running.is_some() }
+        ItemExplanation {
+            item,
+            verdict,
+            because,
+            owner,
+            running: known.running.is_some(),
+            running_since: status.and_then(|status| status.running_since),
+            last: status.and_then(|status| status.last.clone()),
+        }
     }
 
     fn of_owner(&self, item: Item, known: &ItemView, of_job: Effect) -> Option<Finding> {

@@ -36,6 +36,8 @@ pub struct ItemStatus {
     pub owner: Option<(InstanceId, FencingToken)>,
     /// Whether an instance executes it.
     pub running: bool,
+    /// Since when, by the registry's clock, as far as is known.
+    pub running_since: Option<Timestamp>,
     /// Whether a fire was missed.
     pub misfire: bool,
     /// Whether an operator disabled it.
@@ -85,6 +87,8 @@ pub struct LastExecution {
     pub at: Timestamp,
     /// The first line of the application's message, shortened.
     pub message: String,
+    /// When the last success was reported to this sidecar.
+    pub success: Option<Timestamp>,
 }
 
 /// The state of a job.
@@ -139,6 +143,7 @@ impl JobStatus {
             parameter: settings.and_then(|settings| settings.parameter(*item)).map(str::to_owned),
             owner: known.owner.as_ref().map(|owner| (owner.instance.clone(), owner.token)),
             running: known.running.is_some(),
+            running_since: None,
             misfire: known.misfire,
             disabled: known.disabled,
             next: fleet

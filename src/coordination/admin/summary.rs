@@ -1,7 +1,8 @@
 //! A job in one line of a list, from a handful of its nodes. Decides whether it can run; `explain` says more.
 
 use crate::elasticjob::config_yaml;
-use crate::job::{InstanceId, JobConfiguration, JobName};
+use crate::excerpt::Excerpt;
+use crate::job::{InstanceId, JobName};
 
 /// Whether a job can run, as ElasticJob's console shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +32,21 @@ pub struct Nodes {
     pub is_resharding: bool,
 }
 
-/// A job in a list.
+/// A job in a list. It has the shown values alone, so that two lines differ if and only if they look different.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSummary {
     /// The job.
     pub job: JobName,
     /// Whether it can run.
     pub state: JobState,
-    /// Its configuration, if it can be read.
-    pub configuration: Option<JobConfiguration>,
+    /// The number of items. 0: the configuration cannot be read.
+    pub total: u32,
+    /// The schedule, shortened. Empty: none, or not known.
+    pub cron: String,
+    /// The time zone of the schedule, shortened. Empty: UTC, or not known.
+    pub time_zone: String,
+    /// The purpose, shortened.
+    pub description: String,
     /// How many instances are online.
     pub instances: usize,
     /// How many of them are Java's.
@@ -57,10 +64,16 @@ impl JobSummary {
             Some(_) if nodes.is_resharding => JobState::Resharding,
             Some(_) => JobState::Ok,
         };
+        let configuration = parsed.as_ref().map(|parsed| &parsed.configuration);
+        let text =
+            |text: Option<&String>| text.map(|text| Excerpt::of(text).into_string()).unwrap_or_default();
         Self {
             job,
             state,
-            configuration: parsed.map(|parsed| parsed.configuration),
+            total: configuration.map_or(0, |configuration| configuration.sharding_total_count),
+            cron: text(configuration.and_then(|configuration| configuration.cron.as_ref())),
+            time_zone: text(configuration.and_then(|configuration| configuration.time_zone.as_ref())),
+            description: text(configuration.map(|configuration| &configuration.description)),
             instances: nodes.instances.len(),
             java_instances: nodes.instances.iter().filter(|instance| instance.is_java()).count(),
         }

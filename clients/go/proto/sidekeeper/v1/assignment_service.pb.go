@@ -367,8 +367,10 @@ type ItemStatus struct {
 	// The lock for which its execution waits (property `sidekeeper.item-lock`). Absent: it waits for none, or its owner is
 	// attached to another sidecar.
 	WaitingForLock *ItemLockWait `protobuf:"bytes,10,opt,name=waiting_for_lock,json=waitingForLock,proto3" json:"waiting_for_lock,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Since when it is being executed, by the registry's clock. Absent: it is not, or this answer (`WatchAssignments`) does not have it.
+	RunningSince  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=running_since,json=runningSince,proto3" json:"running_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ItemStatus) Reset() {
@@ -471,6 +473,13 @@ func (x *ItemStatus) GetWaitingForLock() *ItemLockWait {
 	return nil
 }
 
+func (x *ItemStatus) GetRunningSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RunningSince
+	}
+	return nil
+}
+
 // The wait of an execution for the lock of its item.
 type ItemLockWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -547,9 +556,12 @@ type LastExecution struct {
 	// When the last of these was reported.
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	// The first line of the last failure's message, shortened. Empty: it was a success, or it had no message.
-	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// When the last success was reported to this sidecar. Absent: none since the owner is an instance at this sidecar, also if another
+	// instance had the item before and executed it with success: no node has the outcome of an execution.
+	LastSuccessTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_success_time,json=lastSuccessTime,proto3" json:"last_success_time,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *LastExecution) Reset() {
@@ -617,6 +629,13 @@ func (x *LastExecution) GetMessage() string {
 	return ""
 }
 
+func (x *LastExecution) GetLastSuccessTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSuccessTime
+	}
+	return nil
+}
+
 var File_sidekeeper_v1_assignment_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
@@ -648,7 +667,7 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"instanceId\x12\x1b\n" +
 	"\tserver_ip\x18\x02 \x01(\tR\bserverIp\x12\x18\n" +
 	"\aenabled\x18\x03 \x01(\bR\aenabled\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\bR\x06leader\"\xab\x03\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\"\xec\x03\n" +
 	"\n" +
 	"ItemStatus\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\rR\x04item\x12*\n" +
@@ -662,18 +681,20 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\x10next_instance_id\x18\b \x01(\tR\x0enextInstanceId\x12C\n" +
 	"\x0elast_execution\x18\t \x01(\v2\x1c.sidekeeper.v1.LastExecutionR\rlastExecution\x12E\n" +
 	"\x10waiting_for_lock\x18\n" +
-	" \x01(\v2\x1b.sidekeeper.v1.ItemLockWaitR\x0ewaitingForLockB\x11\n" +
+	" \x01(\v2\x1b.sidekeeper.v1.ItemLockWaitR\x0ewaitingForLock\x12?\n" +
+	"\rrunning_since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\frunningSinceB\x11\n" +
 	"\x0f_item_parameter\"u\n" +
 	"\fItemLockWait\x12\x1b\n" +
 	"\tlock_name\x18\x01 \x01(\tR\blockName\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe7\x01\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xaf\x02\n" +
 	"\rLastExecution\x129\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1f.sidekeeper.v1.ExecutionOutcomeR\aoutcome\x12#\n" +
 	"\x0etimes_in_a_row\x18\x02 \x01(\rR\vtimesInARow\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12*\n" +
 	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage*f\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12F\n" +
+	"\x11last_success_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastSuccessTime*f\n" +
 	"\vHandoffMode\x12\x1c\n" +
 	"\x18HANDOFF_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17HANDOFF_MODE_ONE_BY_ONE\x10\x01\x12\x1c\n" +
@@ -718,17 +739,19 @@ var file_sidekeeper_v1_assignment_service_proto_depIdxs = []int32{
 	0,  // 5: sidekeeper.v1.WatchAssignmentsResponse.handoff_mode:type_name -> sidekeeper.v1.HandoffMode
 	6,  // 6: sidekeeper.v1.ItemStatus.last_execution:type_name -> sidekeeper.v1.LastExecution
 	5,  // 7: sidekeeper.v1.ItemStatus.waiting_for_lock:type_name -> sidekeeper.v1.ItemLockWait
-	8,  // 8: sidekeeper.v1.ItemLockWait.since:type_name -> google.protobuf.Timestamp
-	10, // 9: sidekeeper.v1.LastExecution.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
-	8,  // 10: sidekeeper.v1.LastExecution.since:type_name -> google.protobuf.Timestamp
-	8,  // 11: sidekeeper.v1.LastExecution.at:type_name -> google.protobuf.Timestamp
-	1,  // 12: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
-	2,  // 13: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 8: sidekeeper.v1.ItemStatus.running_since:type_name -> google.protobuf.Timestamp
+	8,  // 9: sidekeeper.v1.ItemLockWait.since:type_name -> google.protobuf.Timestamp
+	10, // 10: sidekeeper.v1.LastExecution.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
+	8,  // 11: sidekeeper.v1.LastExecution.since:type_name -> google.protobuf.Timestamp
+	8,  // 12: sidekeeper.v1.LastExecution.at:type_name -> google.protobuf.Timestamp
+	8,  // 13: sidekeeper.v1.LastExecution.last_success_time:type_name -> google.protobuf.Timestamp
+	1,  // 14: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
+	2,  // 15: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_assignment_service_proto_init() }

@@ -1129,7 +1129,12 @@ type ItemExplanation struct {
 	// The owner. Empty: none.
 	InstanceId string `protobuf:"bytes,4,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// Whether an instance executes it now.
-	Running       bool `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	Running bool `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	// Since when an instance executes it, by the registry's clock. Absent: none does.
+	RunningSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=running_since,json=runningSince,proto3" json:"running_since,omitempty"`
+	// The item's last execution. Absent: its owner is attached to another sidecar, is a Java instance, or has not executed the
+	// item yet.
+	LastExecution *LastExecution `protobuf:"bytes,7,opt,name=last_execution,json=lastExecution,proto3" json:"last_execution,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1197,6 +1202,20 @@ func (x *ItemExplanation) GetRunning() bool {
 		return x.Running
 	}
 	return false
+}
+
+func (x *ItemExplanation) GetRunningSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RunningSince
+	}
+	return nil
+}
+
+func (x *ItemExplanation) GetLastExecution() *LastExecution {
+	if x != nil {
+		return x.LastExecution
+	}
+	return nil
 }
 
 // Something that was found, one entry of the catalogue in docs/operations.md.
@@ -1433,7 +1452,7 @@ var File_sidekeeper_v1_diagnostics_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\n" +
-	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
+	"'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\"\x8b\x01\n" +
 	"\x14CollectBundleRequest\x12\x1b\n" +
 	"\tjob_names\x18\x01 \x03(\tR\bjobNames\x12-\n" +
 	"\x12include_parameters\x18\x02 \x01(\bR\x11includeParameters\x12'\n" +
@@ -1500,14 +1519,16 @@ const file_sidekeeper_v1_diagnostics_service_proto_rawDesc = "" +
 	"\x0einstance_count\x18\x05 \x01(\rR\rinstanceCount\x12.\n" +
 	"\x13java_instance_count\x18\x06 \x01(\rR\x11javaInstanceCount\x12,\n" +
 	"\x12leader_instance_id\x18\a \x01(\tR\x10leaderInstanceId\x12@\n" +
-	"\x0enext_fire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\fnextFireTime\"\xc8\x01\n" +
+	"\x0enext_fire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\fnextFireTime\"\xce\x02\n" +
 	"\x0fItemExplanation\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\rR\x04item\x124\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1a.sidekeeper.v1.ItemVerdictR\averdict\x120\n" +
 	"\abecause\x18\x03 \x03(\v2\x16.sidekeeper.v1.FindingR\abecause\x12\x1f\n" +
 	"\vinstance_id\x18\x04 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
-	"\arunning\x18\x05 \x01(\bR\arunning\"\xa4\x02\n" +
+	"\arunning\x18\x05 \x01(\bR\arunning\x12?\n" +
+	"\rrunning_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\frunningSince\x12C\n" +
+	"\x0elast_execution\x18\a \x01(\v2\x1c.sidekeeper.v1.LastExecutionR\rlastExecution\"\xa4\x02\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12:\n" +
 	"\bseverity\x18\x02 \x01(\x0e2\x1e.sidekeeper.v1.FindingSeverityR\bseverity\x127\n" +
@@ -1583,6 +1604,7 @@ var file_sidekeeper_v1_diagnostics_service_proto_goTypes = []any{
 	(*Finding)(nil),                 // 17: sidekeeper.v1.Finding
 	(*FindingSubject)(nil),          // 18: sidekeeper.v1.FindingSubject
 	(*timestamppb.Timestamp)(nil),   // 19: google.protobuf.Timestamp
+	(*LastExecution)(nil),           // 20: sidekeeper.v1.LastExecution
 }
 var file_sidekeeper_v1_diagnostics_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.CollectBundleResponse.contents:type_name -> sidekeeper.v1.BundleContents
@@ -1599,22 +1621,24 @@ var file_sidekeeper_v1_diagnostics_service_proto_depIdxs = []int32{
 	19, // 11: sidekeeper.v1.ExplainJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
 	1,  // 12: sidekeeper.v1.ItemExplanation.verdict:type_name -> sidekeeper.v1.ItemVerdict
 	17, // 13: sidekeeper.v1.ItemExplanation.because:type_name -> sidekeeper.v1.Finding
-	2,  // 14: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
-	18, // 15: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
-	19, // 16: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	9,  // 17: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
-	10, // 18: sidekeeper.v1.DiagnosticsService.PlanSharding:input_type -> sidekeeper.v1.PlanShardingRequest
-	13, // 19: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
-	3,  // 20: sidekeeper.v1.DiagnosticsService.CollectBundle:input_type -> sidekeeper.v1.CollectBundleRequest
-	15, // 21: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
-	11, // 22: sidekeeper.v1.DiagnosticsService.PlanSharding:output_type -> sidekeeper.v1.PlanShardingResponse
-	14, // 23: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
-	4,  // 24: sidekeeper.v1.DiagnosticsService.CollectBundle:output_type -> sidekeeper.v1.CollectBundleResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	19, // 14: sidekeeper.v1.ItemExplanation.running_since:type_name -> google.protobuf.Timestamp
+	20, // 15: sidekeeper.v1.ItemExplanation.last_execution:type_name -> sidekeeper.v1.LastExecution
+	2,  // 16: sidekeeper.v1.Finding.severity:type_name -> sidekeeper.v1.FindingSeverity
+	18, // 17: sidekeeper.v1.Finding.subject:type_name -> sidekeeper.v1.FindingSubject
+	19, // 18: sidekeeper.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	9,  // 19: sidekeeper.v1.DiagnosticsService.ExplainJob:input_type -> sidekeeper.v1.ExplainJobRequest
+	10, // 20: sidekeeper.v1.DiagnosticsService.PlanSharding:input_type -> sidekeeper.v1.PlanShardingRequest
+	13, // 21: sidekeeper.v1.DiagnosticsService.CheckDeployment:input_type -> sidekeeper.v1.CheckDeploymentRequest
+	3,  // 22: sidekeeper.v1.DiagnosticsService.CollectBundle:input_type -> sidekeeper.v1.CollectBundleRequest
+	15, // 23: sidekeeper.v1.DiagnosticsService.ExplainJob:output_type -> sidekeeper.v1.ExplainJobResponse
+	11, // 24: sidekeeper.v1.DiagnosticsService.PlanSharding:output_type -> sidekeeper.v1.PlanShardingResponse
+	14, // 25: sidekeeper.v1.DiagnosticsService.CheckDeployment:output_type -> sidekeeper.v1.CheckDeploymentResponse
+	4,  // 26: sidekeeper.v1.DiagnosticsService.CollectBundle:output_type -> sidekeeper.v1.CollectBundleResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_diagnostics_service_proto_init() }
@@ -1622,6 +1646,7 @@ func file_sidekeeper_v1_diagnostics_service_proto_init() {
 	if File_sidekeeper_v1_diagnostics_service_proto != nil {
 		return
 	}
+	file_sidekeeper_v1_assignment_service_proto_init()
 	file_sidekeeper_v1_diagnostics_service_proto_msgTypes[1].OneofWrappers = []any{
 		(*CollectBundleResponse_Contents)(nil),
 		(*CollectBundleResponse_Chunk)(nil),

@@ -430,6 +430,194 @@ func (x *JobSummary) GetJavaInstanceCount() uint32 {
 	return 0
 }
 
+// The jobs to follow.
+type WatchJobsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of jobs, in which `*` stands for any characters (`billing-*`); at most 1000. Jobs that do not exist yet are told when they come.
+	// Empty: all jobs that the caller may name.
+	JobNames      []string `protobuf:"bytes,1,rep,name=job_names,json=jobNames,proto3" json:"job_names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchJobsRequest) Reset() {
+	*x = WatchJobsRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchJobsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchJobsRequest) ProtoMessage() {}
+
+func (x *WatchJobsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchJobsRequest.ProtoReflect.Descriptor instead.
+func (*WatchJobsRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WatchJobsRequest) GetJobNames() []string {
+	if x != nil {
+		return x.JobNames
+	}
+	return nil
+}
+
+// A change of the jobs.
+type WatchJobsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The change.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*WatchJobsResponse_Job
+	//	*WatchJobsResponse_RemovedJobName
+	//	*WatchJobsResponse_Synced
+	Event         isWatchJobsResponse_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchJobsResponse) Reset() {
+	*x = WatchJobsResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchJobsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchJobsResponse) ProtoMessage() {}
+
+func (x *WatchJobsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchJobsResponse.ProtoReflect.Descriptor instead.
+func (*WatchJobsResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *WatchJobsResponse) GetEvent() isWatchJobsResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchJobsResponse) GetJob() *JobSummary {
+	if x != nil {
+		if x, ok := x.Event.(*WatchJobsResponse_Job); ok {
+			return x.Job
+		}
+	}
+	return nil
+}
+
+func (x *WatchJobsResponse) GetRemovedJobName() string {
+	if x != nil {
+		if x, ok := x.Event.(*WatchJobsResponse_RemovedJobName); ok {
+			return x.RemovedJobName
+		}
+	}
+	return ""
+}
+
+func (x *WatchJobsResponse) GetSynced() *JobsSynced {
+	if x != nil {
+		if x, ok := x.Event.(*WatchJobsResponse_Synced); ok {
+			return x.Synced
+		}
+	}
+	return nil
+}
+
+type isWatchJobsResponse_Event interface {
+	isWatchJobsResponse_Event()
+}
+
+type WatchJobsResponse_Job struct {
+	// This job is new, or has changed: its whole state. The caller may name it.
+	Job *JobSummary `protobuf:"bytes,1,opt,name=job,proto3,oneof"`
+}
+
+type WatchJobsResponse_RemovedJobName struct {
+	// The job with this name was removed.
+	RemovedJobName string `protobuf:"bytes,2,opt,name=removed_job_name,json=removedJobName,proto3,oneof"`
+}
+
+type WatchJobsResponse_Synced struct {
+	// The states of all jobs were sent. Sent once, after the first round.
+	Synced *JobsSynced `protobuf:"bytes,3,opt,name=synced,proto3,oneof"`
+}
+
+func (*WatchJobsResponse_Job) isWatchJobsResponse_Event() {}
+
+func (*WatchJobsResponse_RemovedJobName) isWatchJobsResponse_Event() {}
+
+func (*WatchJobsResponse_Synced) isWatchJobsResponse_Event() {}
+
+// The states of all jobs were sent once.
+type JobsSynced struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobsSynced) Reset() {
+	*x = JobsSynced{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobsSynced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobsSynced) ProtoMessage() {}
+
+func (x *JobsSynced) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobsSynced.ProtoReflect.Descriptor instead.
+func (*JobsSynced) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+}
+
 // The job to show.
 type GetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -441,7 +629,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +641,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +654,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetJobRequest) GetJobName() string {
@@ -510,7 +698,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +710,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +723,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetJobResponse) GetJobName() string {
@@ -646,7 +834,7 @@ type Disabling struct {
 
 func (x *Disabling) Reset() {
 	*x = Disabling{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +846,7 @@ func (x *Disabling) String() string {
 func (*Disabling) ProtoMessage() {}
 
 func (x *Disabling) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +859,7 @@ func (x *Disabling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Disabling.ProtoReflect.Descriptor instead.
 func (*Disabling) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Disabling) GetSubject() isDisabling_Subject {
@@ -768,7 +956,7 @@ type UpdateJobRequest struct {
 
 func (x *UpdateJobRequest) Reset() {
 	*x = UpdateJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +968,7 @@ func (x *UpdateJobRequest) String() string {
 func (*UpdateJobRequest) ProtoMessage() {}
 
 func (x *UpdateJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +981,7 @@ func (x *UpdateJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJobRequest.ProtoReflect.Descriptor instead.
 func (*UpdateJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateJobRequest) GetJobName() string {
@@ -854,7 +1042,7 @@ type UpdateJobResponse struct {
 
 func (x *UpdateJobResponse) Reset() {
 	*x = UpdateJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1054,7 @@ func (x *UpdateJobResponse) String() string {
 func (*UpdateJobResponse) ProtoMessage() {}
 
 func (x *UpdateJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1067,7 @@ func (x *UpdateJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJobResponse.ProtoReflect.Descriptor instead.
 func (*UpdateJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{7}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateJobResponse) GetEtag() string {
@@ -919,7 +1107,7 @@ type RemoveJobRequest struct {
 
 func (x *RemoveJobRequest) Reset() {
 	*x = RemoveJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1119,7 @@ func (x *RemoveJobRequest) String() string {
 func (*RemoveJobRequest) ProtoMessage() {}
 
 func (x *RemoveJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1132,7 @@ func (x *RemoveJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveJobRequest.ProtoReflect.Descriptor instead.
 func (*RemoveJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RemoveJobRequest) GetJobName() string {
@@ -979,7 +1167,7 @@ type RemoveJobResponse struct {
 
 func (x *RemoveJobResponse) Reset() {
 	*x = RemoveJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1179,7 @@ func (x *RemoveJobResponse) String() string {
 func (*RemoveJobResponse) ProtoMessage() {}
 
 func (x *RemoveJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1192,7 @@ func (x *RemoveJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveJobResponse.ProtoReflect.Descriptor instead.
 func (*RemoveJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveJobResponse) GetRemovedNodes() uint32 {
@@ -1029,7 +1217,7 @@ type StopInstancesRequest struct {
 
 func (x *StopInstancesRequest) Reset() {
 	*x = StopInstancesRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1229,7 @@ func (x *StopInstancesRequest) String() string {
 func (*StopInstancesRequest) ProtoMessage() {}
 
 func (x *StopInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1242,7 @@ func (x *StopInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInstancesRequest.ProtoReflect.Descriptor instead.
 func (*StopInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StopInstancesRequest) GetJobName() string {
@@ -1089,7 +1277,7 @@ type StopInstancesResponse struct {
 
 func (x *StopInstancesResponse) Reset() {
 	*x = StopInstancesResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1289,7 @@ func (x *StopInstancesResponse) String() string {
 func (*StopInstancesResponse) ProtoMessage() {}
 
 func (x *StopInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1302,7 @@ func (x *StopInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInstancesResponse.ProtoReflect.Descriptor instead.
 func (*StopInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StopInstancesResponse) GetStoppedInstanceIds() []string {
@@ -1139,7 +1327,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1339,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1352,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListServersRequest) GetServerIps() []string {
@@ -1201,7 +1389,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1401,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1414,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListServersResponse) GetJobs() []*JobServers {
@@ -1256,7 +1444,7 @@ type JobServers struct {
 
 func (x *JobServers) Reset() {
 	*x = JobServers{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1456,7 @@ func (x *JobServers) String() string {
 func (*JobServers) ProtoMessage() {}
 
 func (x *JobServers) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1469,7 @@ func (x *JobServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobServers.ProtoReflect.Descriptor instead.
 func (*JobServers) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JobServers) GetJobName() string {
@@ -1311,7 +1499,7 @@ type RemoveServersRequest struct {
 
 func (x *RemoveServersRequest) Reset() {
 	*x = RemoveServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1511,7 @@ func (x *RemoveServersRequest) String() string {
 func (*RemoveServersRequest) ProtoMessage() {}
 
 func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1524,7 @@ func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveServersRequest) GetJobName() string {
@@ -1362,7 +1550,7 @@ type RemoveServersResponse struct {
 
 func (x *RemoveServersResponse) Reset() {
 	*x = RemoveServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1562,7 @@ func (x *RemoveServersResponse) String() string {
 func (*RemoveServersResponse) ProtoMessage() {}
 
 func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1575,7 @@ func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 // A server of a job.
@@ -1405,7 +1593,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1605,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1618,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ServerStatus) GetServerIp() string {
@@ -1473,7 +1661,7 @@ type DisableItemsRequest struct {
 
 func (x *DisableItemsRequest) Reset() {
 	*x = DisableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1673,7 @@ func (x *DisableItemsRequest) String() string {
 func (*DisableItemsRequest) ProtoMessage() {}
 
 func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1686,7 @@ func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
 func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DisableItemsRequest) GetJobName() string {
@@ -1543,7 +1731,7 @@ type DisableItemsResponse struct {
 
 func (x *DisableItemsResponse) Reset() {
 	*x = DisableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1743,7 @@ func (x *DisableItemsResponse) String() string {
 func (*DisableItemsResponse) ProtoMessage() {}
 
 func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1756,7 @@ func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
 func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DisableItemsResponse) GetChangedItems() []uint32 {
@@ -1598,7 +1786,7 @@ type EnableItemsRequest struct {
 
 func (x *EnableItemsRequest) Reset() {
 	*x = EnableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1798,7 @@ func (x *EnableItemsRequest) String() string {
 func (*EnableItemsRequest) ProtoMessage() {}
 
 func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1811,7 @@ func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
 func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EnableItemsRequest) GetJobName() string {
@@ -1651,7 +1839,7 @@ type EnableItemsResponse struct {
 
 func (x *EnableItemsResponse) Reset() {
 	*x = EnableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1851,7 @@ func (x *EnableItemsResponse) String() string {
 func (*EnableItemsResponse) ProtoMessage() {}
 
 func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1864,7 @@ func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
 func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EnableItemsResponse) GetChangedItems() []uint32 {
@@ -1703,7 +1891,7 @@ type DisableServersRequest struct {
 
 func (x *DisableServersRequest) Reset() {
 	*x = DisableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1903,7 @@ func (x *DisableServersRequest) String() string {
 func (*DisableServersRequest) ProtoMessage() {}
 
 func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1916,7 @@ func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
 func (*DisableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DisableServersRequest) GetJobName() string {
@@ -1772,7 +1960,7 @@ type DisableServersResponse struct {
 
 func (x *DisableServersResponse) Reset() {
 	*x = DisableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1972,7 @@ func (x *DisableServersResponse) String() string {
 func (*DisableServersResponse) ProtoMessage() {}
 
 func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1985,7 @@ func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
 func (*DisableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DisableServersResponse) GetChangedServerIps() []string {
@@ -1827,7 +2015,7 @@ type EnableServersRequest struct {
 
 func (x *EnableServersRequest) Reset() {
 	*x = EnableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2027,7 @@ func (x *EnableServersRequest) String() string {
 func (*EnableServersRequest) ProtoMessage() {}
 
 func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2040,7 @@ func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
 func (*EnableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EnableServersRequest) GetJobName() string {
@@ -1880,7 +2068,7 @@ type EnableServersResponse struct {
 
 func (x *EnableServersResponse) Reset() {
 	*x = EnableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2080,7 @@ func (x *EnableServersResponse) String() string {
 func (*EnableServersResponse) ProtoMessage() {}
 
 func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2093,7 @@ func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
 func (*EnableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EnableServersResponse) GetChangedServerIps() []string {
@@ -1930,7 +2118,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2130,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2143,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -1985,7 +2173,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2185,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2198,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -2038,7 +2226,7 @@ type ListTriggersRequest struct {
 
 func (x *ListTriggersRequest) Reset() {
 	*x = ListTriggersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2238,7 @@ func (x *ListTriggersRequest) String() string {
 func (*ListTriggersRequest) ProtoMessage() {}
 
 func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2251,7 @@ func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersRequest.ProtoReflect.Descriptor instead.
 func (*ListTriggersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTriggersRequest) GetJobName() string {
@@ -2086,7 +2274,7 @@ type ListTriggersResponse struct {
 
 func (x *ListTriggersResponse) Reset() {
 	*x = ListTriggersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2286,7 @@ func (x *ListTriggersResponse) String() string {
 func (*ListTriggersResponse) ProtoMessage() {}
 
 func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2299,7 @@ func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersResponse.ProtoReflect.Descriptor instead.
 func (*ListTriggersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTriggersResponse) GetTriggers() []*Trigger {
@@ -2151,7 +2339,7 @@ type Trigger struct {
 
 func (x *Trigger) Reset() {
 	*x = Trigger{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2351,7 @@ func (x *Trigger) String() string {
 func (*Trigger) ProtoMessage() {}
 
 func (x *Trigger) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2364,7 @@ func (x *Trigger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
 func (*Trigger) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Trigger) GetInstanceId() string {
@@ -2240,7 +2428,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2440,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2453,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -2310,7 +2498,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2510,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2523,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{32}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -2369,7 +2557,7 @@ type FleetExecution struct {
 
 func (x *FleetExecution) Reset() {
 	*x = FleetExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2569,7 @@ func (x *FleetExecution) String() string {
 func (*FleetExecution) ProtoMessage() {}
 
 func (x *FleetExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2582,7 @@ func (x *FleetExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
 func (*FleetExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FleetExecution) GetInstanceId() string {
@@ -2442,7 +2630,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2642,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2655,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2519,7 +2707,16 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\ttime_zone\x18\x05 \x01(\tR\btimeZone\x12 \n" +
 	"\vdescription\x18\x06 \x01(\tR\vdescription\x12%\n" +
 	"\x0einstance_count\x18\a \x01(\rR\rinstanceCount\x12.\n" +
-	"\x13java_instance_count\x18\b \x01(\rR\x11javaInstanceCount\"*\n" +
+	"\x13java_instance_count\x18\b \x01(\rR\x11javaInstanceCount\"/\n" +
+	"\x10WatchJobsRequest\x12\x1b\n" +
+	"\tjob_names\x18\x01 \x03(\tR\bjobNames\"\xac\x01\n" +
+	"\x11WatchJobsResponse\x12-\n" +
+	"\x03job\x18\x01 \x01(\v2\x19.sidekeeper.v1.JobSummaryH\x00R\x03job\x12*\n" +
+	"\x10removed_job_name\x18\x02 \x01(\tH\x00R\x0eremovedJobName\x123\n" +
+	"\x06synced\x18\x03 \x01(\v2\x19.sidekeeper.v1.JobsSyncedH\x00R\x06syncedB\a\n" +
+	"\x05event\"\f\n" +
+	"\n" +
+	"JobsSynced\"*\n" +
 	"\rGetJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\xc4\x04\n" +
 	"\x0eGetJobResponse\x12\x19\n" +
@@ -2684,11 +2881,13 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x14CANCEL_REACH_SIDECAR\x10\x01\x12\x15\n" +
 	"\x11CANCEL_REACH_JAVA\x10\x02\x12 \n" +
 	"\x1cCANCEL_REACH_EARLIER_VERSION\x10\x03\x12\x1b\n" +
-	"\x17CANCEL_REACH_NOT_ONLINE\x10\x042\xc9\t\n" +
+	"\x17CANCEL_REACH_NOT_ONLINE\x10\x042\x9b\n" +
+	"\n" +
 	"\n" +
 	"JobService\x12K\n" +
 	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
-	"\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n" +
+	"\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12P\n" +
+	"\tWatchJobs\x12\x1f.sidekeeper.v1.WatchJobsRequest\x1a .sidekeeper.v1.WatchJobsResponse0\x01\x12N\n" +
 	"\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n" +
 	"\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Z\n" +
 	"\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12T\n" +
@@ -2717,7 +2916,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
@@ -2725,102 +2924,109 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*ListJobsRequest)(nil),          // 3: sidekeeper.v1.ListJobsRequest
 	(*ListJobsResponse)(nil),         // 4: sidekeeper.v1.ListJobsResponse
 	(*JobSummary)(nil),               // 5: sidekeeper.v1.JobSummary
-	(*GetJobRequest)(nil),            // 6: sidekeeper.v1.GetJobRequest
-	(*GetJobResponse)(nil),           // 7: sidekeeper.v1.GetJobResponse
-	(*Disabling)(nil),                // 8: sidekeeper.v1.Disabling
-	(*UpdateJobRequest)(nil),         // 9: sidekeeper.v1.UpdateJobRequest
-	(*UpdateJobResponse)(nil),        // 10: sidekeeper.v1.UpdateJobResponse
-	(*RemoveJobRequest)(nil),         // 11: sidekeeper.v1.RemoveJobRequest
-	(*RemoveJobResponse)(nil),        // 12: sidekeeper.v1.RemoveJobResponse
-	(*StopInstancesRequest)(nil),     // 13: sidekeeper.v1.StopInstancesRequest
-	(*StopInstancesResponse)(nil),    // 14: sidekeeper.v1.StopInstancesResponse
-	(*ListServersRequest)(nil),       // 15: sidekeeper.v1.ListServersRequest
-	(*ListServersResponse)(nil),      // 16: sidekeeper.v1.ListServersResponse
-	(*JobServers)(nil),               // 17: sidekeeper.v1.JobServers
-	(*RemoveServersRequest)(nil),     // 18: sidekeeper.v1.RemoveServersRequest
-	(*RemoveServersResponse)(nil),    // 19: sidekeeper.v1.RemoveServersResponse
-	(*ServerStatus)(nil),             // 20: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 21: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 22: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 23: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 24: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 25: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 26: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 27: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 28: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 29: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 30: sidekeeper.v1.TriggerJobResponse
-	(*ListTriggersRequest)(nil),      // 31: sidekeeper.v1.ListTriggersRequest
-	(*ListTriggersResponse)(nil),     // 32: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 33: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 34: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 35: sidekeeper.v1.CancelExecutionsResponse
-	(*FleetExecution)(nil),           // 36: sidekeeper.v1.FleetExecution
-	(*CancelledExecution)(nil),       // 37: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 38: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 39: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 40: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 41: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 42: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 43: google.protobuf.FieldMask
+	(*WatchJobsRequest)(nil),         // 6: sidekeeper.v1.WatchJobsRequest
+	(*WatchJobsResponse)(nil),        // 7: sidekeeper.v1.WatchJobsResponse
+	(*JobsSynced)(nil),               // 8: sidekeeper.v1.JobsSynced
+	(*GetJobRequest)(nil),            // 9: sidekeeper.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 10: sidekeeper.v1.GetJobResponse
+	(*Disabling)(nil),                // 11: sidekeeper.v1.Disabling
+	(*UpdateJobRequest)(nil),         // 12: sidekeeper.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),        // 13: sidekeeper.v1.UpdateJobResponse
+	(*RemoveJobRequest)(nil),         // 14: sidekeeper.v1.RemoveJobRequest
+	(*RemoveJobResponse)(nil),        // 15: sidekeeper.v1.RemoveJobResponse
+	(*StopInstancesRequest)(nil),     // 16: sidekeeper.v1.StopInstancesRequest
+	(*StopInstancesResponse)(nil),    // 17: sidekeeper.v1.StopInstancesResponse
+	(*ListServersRequest)(nil),       // 18: sidekeeper.v1.ListServersRequest
+	(*ListServersResponse)(nil),      // 19: sidekeeper.v1.ListServersResponse
+	(*JobServers)(nil),               // 20: sidekeeper.v1.JobServers
+	(*RemoveServersRequest)(nil),     // 21: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 22: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 23: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 24: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 25: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 26: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 27: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 28: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 29: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 30: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 31: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 32: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 33: sidekeeper.v1.TriggerJobResponse
+	(*ListTriggersRequest)(nil),      // 34: sidekeeper.v1.ListTriggersRequest
+	(*ListTriggersResponse)(nil),     // 35: sidekeeper.v1.ListTriggersResponse
+	(*Trigger)(nil),                  // 36: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 37: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 38: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 39: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 40: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 41: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 42: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 43: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 44: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 45: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 46: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	38, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	39, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	20, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	40, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	41, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	42, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
-	8,  // 8: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
-	41, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
-	41, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
-	38, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	43, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	17, // 13: sidekeeper.v1.ListServersResponse.jobs:type_name -> sidekeeper.v1.JobServers
-	20, // 14: sidekeeper.v1.JobServers.servers:type_name -> sidekeeper.v1.ServerStatus
-	41, // 15: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
-	41, // 16: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
-	33, // 17: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 18: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	41, // 19: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	37, // 20: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	36, // 21: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 22: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 23: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	6,  // 24: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	9,  // 25: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	11, // 26: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	13, // 27: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	15, // 28: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
-	18, // 29: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	29, // 30: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	31, // 31: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	34, // 32: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	21, // 33: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	23, // 34: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	25, // 35: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	27, // 36: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 37: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	7,  // 38: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	10, // 39: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	12, // 40: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	14, // 41: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	16, // 42: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
-	19, // 43: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	30, // 44: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	32, // 45: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	35, // 46: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	22, // 47: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	24, // 48: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	26, // 49: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	28, // 50: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	5,  // 2: sidekeeper.v1.WatchJobsResponse.job:type_name -> sidekeeper.v1.JobSummary
+	8,  // 3: sidekeeper.v1.WatchJobsResponse.synced:type_name -> sidekeeper.v1.JobsSynced
+	41, // 4: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	42, // 5: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	23, // 6: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	43, // 7: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	44, // 8: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	45, // 9: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	11, // 10: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
+	44, // 11: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
+	44, // 12: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
+	41, // 13: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	46, // 14: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	20, // 15: sidekeeper.v1.ListServersResponse.jobs:type_name -> sidekeeper.v1.JobServers
+	23, // 16: sidekeeper.v1.JobServers.servers:type_name -> sidekeeper.v1.ServerStatus
+	44, // 17: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
+	44, // 18: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
+	36, // 19: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	1,  // 20: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	44, // 21: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	40, // 22: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	39, // 23: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 24: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 25: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	9,  // 26: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	6,  // 27: sidekeeper.v1.JobService.WatchJobs:input_type -> sidekeeper.v1.WatchJobsRequest
+	12, // 28: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	14, // 29: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	16, // 30: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	18, // 31: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
+	21, // 32: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	32, // 33: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	34, // 34: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	37, // 35: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	24, // 36: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	26, // 37: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	28, // 38: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	30, // 39: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 40: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	10, // 41: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	7,  // 42: sidekeeper.v1.JobService.WatchJobs:output_type -> sidekeeper.v1.WatchJobsResponse
+	13, // 43: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	15, // 44: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	17, // 45: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	19, // 46: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
+	22, // 47: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	33, // 48: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	35, // 49: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	38, // 50: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	25, // 51: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	27, // 52: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	29, // 53: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	31, // 54: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	40, // [40:55] is the sub-list for method output_type
+	25, // [25:40] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -2830,7 +3036,12 @@ func file_sidekeeper_v1_job_service_proto_init() {
 	}
 	file_sidekeeper_v1_assignment_service_proto_init()
 	file_sidekeeper_v1_job_proto_init()
-	file_sidekeeper_v1_job_service_proto_msgTypes[5].OneofWrappers = []any{
+	file_sidekeeper_v1_job_service_proto_msgTypes[4].OneofWrappers = []any{
+		(*WatchJobsResponse_Job)(nil),
+		(*WatchJobsResponse_RemovedJobName)(nil),
+		(*WatchJobsResponse_Synced)(nil),
+	}
+	file_sidekeeper_v1_job_service_proto_msgTypes[8].OneofWrappers = []any{
 		(*Disabling_Item)(nil),
 		(*Disabling_ServerIp)(nil),
 	}
@@ -2840,7 +3051,7 @@ func file_sidekeeper_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	JobService_ListJobs_FullMethodName         = "/sidekeeper.v1.JobService/ListJobs"
 	JobService_GetJob_FullMethodName           = "/sidekeeper.v1.JobService/GetJob"
+	JobService_WatchJobs_FullMethodName        = "/sidekeeper.v1.JobService/WatchJobs"
 	JobService_UpdateJob_FullMethodName        = "/sidekeeper.v1.JobService/UpdateJob"
 	JobService_RemoveJob_FullMethodName        = "/sidekeeper.v1.JobService/RemoveJob"
 	JobService_StopInstances_FullMethodName    = "/sidekeeper.v1.JobService/StopInstances"
@@ -51,6 +52,18 @@ type JobServiceClient interface {
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
 	// registry does not answer; call again).
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
+	// Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+	// of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+	// known from an earlier stream that have no message before `synced` do not exist any more.
+	//
+	// The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+	// second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+	// before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+	// (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+	// stops: call again.
+	WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobsResponse], error)
 	// Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
 	// that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
 	//
@@ -173,6 +186,25 @@ func (c *jobServiceClient) GetJob(ctx context.Context, in *GetJobRequest, opts .
 	}
 	return out, nil
 }
+
+func (c *jobServiceClient) WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &JobService_ServiceDesc.Streams[0], JobService_WatchJobs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchJobsRequest, WatchJobsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JobService_WatchJobsClient = grpc.ServerStreamingClient[WatchJobsResponse]
 
 func (c *jobServiceClient) UpdateJob(ctx context.Context, in *UpdateJobRequest, opts ...grpc.CallOption) (*UpdateJobResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -310,6 +342,18 @@ type JobServiceServer interface {
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
 	// registry does not answer; call again).
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
+	// Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+	// of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+	// known from an earlier stream that have no message before `synced` do not exist any more.
+	//
+	// The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+	// second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+	// before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+	// (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+	// stops: call again.
+	WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error
 	// Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
 	// that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
 	//
@@ -419,6 +463,9 @@ func (UnimplementedJobServiceServer) ListJobs(context.Context, *ListJobsRequest)
 func (UnimplementedJobServiceServer) GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetJob not implemented")
 }
+func (UnimplementedJobServiceServer) WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchJobs not implemented")
+}
 func (UnimplementedJobServiceServer) UpdateJob(context.Context, *UpdateJobRequest) (*UpdateJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateJob not implemented")
 }
@@ -511,6 +558,17 @@ func _JobService_GetJob_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _JobService_WatchJobs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchJobsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(JobServiceServer).WatchJobs(m, &grpc.GenericServerStream[WatchJobsRequest, WatchJobsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JobService_WatchJobsServer = grpc.ServerStreamingServer[WatchJobsResponse]
 
 func _JobService_UpdateJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpdateJobRequest)
@@ -792,6 +850,12 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _JobService_EnableServers_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchJobs",
+			Handler:       _JobService_WatchJobs_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "sidekeeper/v1/job_service.proto",
 }

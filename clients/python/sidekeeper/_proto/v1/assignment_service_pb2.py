@@ -27,7 +27,7 @@ from sidekeeper._proto.v1 import completion_pb2 as sidekeeper_dot_v1_dot_complet
 from sidekeeper._proto.v1 import job_pb2 as sidekeeper_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x17sidekeeper/v1/job.proto\"A\n\x17WatchAssignmentsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x14\n\x0cwait_for_job\x18\x02 \x01(\x08\"\xb0\x03\n\x18WatchAssignmentsResponse\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x30\n\tinstances\x18\x04 \x03(\x0b\x32\x1d.sidekeeper.v1.InstanceStatus\x12(\n\x05items\x18\x05 \x03(\x0b\x32\x19.sidekeeper.v1.ItemStatus\x12\x12\n\nresharding\x18\x06 \x01(\x08\x12\x32\n\x0enext_fire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08problems\x18\x08 \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12\x30\n\x0chandoff_mode\x18\t \x01(\x0e\x32\x1a.sidekeeper.v1.HandoffMode\x12\x1b\n\x13handoff_mode_reason\x18\n \x01(\t\x12\x19\n\x11parameters_hidden\x18\x0b \x01(\x08\"Y\n\x0eInstanceStatus\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x11\n\tserver_ip\x18\x02 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x03 \x01(\x08\x12\x0e\n\x06leader\x18\x04 \x01(\x08\"\xb1\x02\n\nItemStatus\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x0f\n\x07running\x18\x05 \x01(\x08\x12\x0f\n\x07misfire\x18\x06 \x01(\x08\x12\x10\n\x08\x64isabled\x18\x07 \x01(\x08\x12\x18\n\x10next_instance_id\x18\x08 \x01(\t\x12\x34\n\x0elast_execution\x18\t \x01(\x0b\x32\x1c.sidekeeper.v1.LastExecution\x12\x35\n\x10waiting_for_lock\x18\n \x01(\x0b\x32\x1b.sidekeeper.v1.ItemLockWaitB\x11\n\x0f_item_parameter\"\\\n\x0cItemLockWait\x12\x11\n\tlock_name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbd\x01\n\rLastExecution\x12\x30\n\x07outcome\x18\x01 \x01(\x0e\x32\x1f.sidekeeper.v1.ExecutionOutcome\x12\x16\n\x0etimes_in_a_row\x18\x02 \x01(\r\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x05 \x01(\t*f\n\x0bHandoffMode\x12\x1c\n\x18HANDOFF_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17HANDOFF_MODE_ONE_BY_ONE\x10\x01\x12\x1c\n\x18HANDOFF_MODE_ALL_AT_ONCE\x10\x02\x32z\n\x11\x41ssignmentService\x12\x65\n\x10WatchAssignments\x12&.sidekeeper.v1.WatchAssignmentsRequest\x1a\'.sidekeeper.v1.WatchAssignmentsResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x17sidekeeper/v1/job.proto\"A\n\x17WatchAssignmentsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x14\n\x0cwait_for_job\x18\x02 \x01(\x08\"\xb0\x03\n\x18WatchAssignmentsResponse\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x30\n\tinstances\x18\x04 \x03(\x0b\x32\x1d.sidekeeper.v1.InstanceStatus\x12(\n\x05items\x18\x05 \x03(\x0b\x32\x19.sidekeeper.v1.ItemStatus\x12\x12\n\nresharding\x18\x06 \x01(\x08\x12\x32\n\x0enext_fire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08problems\x18\x08 \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12\x30\n\x0chandoff_mode\x18\t \x01(\x0e\x32\x1a.sidekeeper.v1.HandoffMode\x12\x1b\n\x13handoff_mode_reason\x18\n \x01(\t\x12\x19\n\x11parameters_hidden\x18\x0b \x01(\x08\"Y\n\x0eInstanceStatus\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x11\n\tserver_ip\x18\x02 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x03 \x01(\x08\x12\x0e\n\x06leader\x18\x04 \x01(\x08\"\xe4\x02\n\nItemStatus\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x0f\n\x07running\x18\x05 \x01(\x08\x12\x0f\n\x07misfire\x18\x06 \x01(\x08\x12\x10\n\x08\x64isabled\x18\x07 \x01(\x08\x12\x18\n\x10next_instance_id\x18\x08 \x01(\t\x12\x34\n\x0elast_execution\x18\t \x01(\x0b\x32\x1c.sidekeeper.v1.LastExecution\x12\x35\n\x10waiting_for_lock\x18\n \x01(\x0b\x32\x1b.sidekeeper.v1.ItemLockWait\x12\x31\n\rrunning_since\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x11\n\x0f_item_parameter\"\\\n\x0cItemLockWait\x12\x11\n\tlock_name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf4\x01\n\rLastExecution\x12\x30\n\x07outcome\x18\x01 \x01(\x0e\x32\x1f.sidekeeper.v1.ExecutionOutcome\x12\x16\n\x0etimes_in_a_row\x18\x02 \x01(\r\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x35\n\x11last_success_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*f\n\x0bHandoffMode\x12\x1c\n\x18HANDOFF_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17HANDOFF_MODE_ONE_BY_ONE\x10\x01\x12\x1c\n\x18HANDOFF_MODE_ALL_AT_ONCE\x10\x02\x32z\n\x11\x41ssignmentService\x12\x65\n\x10WatchAssignments\x12&.sidekeeper.v1.WatchAssignmentsRequest\x1a\'.sidekeeper.v1.WatchAssignmentsResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.assign
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_HANDOFFMODE']._serialized_start=1334
-  _globals['_HANDOFFMODE']._serialized_end=1436
+  _globals['_HANDOFFMODE']._serialized_start=1440
+  _globals['_HANDOFFMODE']._serialized_end=1542
   _globals['_WATCHASSIGNMENTSREQUEST']._serialized_start=147
   _globals['_WATCHASSIGNMENTSREQUEST']._serialized_end=212
   _globals['_WATCHASSIGNMENTSRESPONSE']._serialized_start=215
@@ -44,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INSTANCESTATUS']._serialized_start=649
   _globals['_INSTANCESTATUS']._serialized_end=738
   _globals['_ITEMSTATUS']._serialized_start=741
-  _globals['_ITEMSTATUS']._serialized_end=1046
-  _globals['_ITEMLOCKWAIT']._serialized_start=1048
-  _globals['_ITEMLOCKWAIT']._serialized_end=1140
-  _globals['_LASTEXECUTION']._serialized_start=1143
-  _globals['_LASTEXECUTION']._serialized_end=1332
-  _globals['_ASSIGNMENTSERVICE']._serialized_start=1438
-  _globals['_ASSIGNMENTSERVICE']._serialized_end=1560
+  _globals['_ITEMSTATUS']._serialized_end=1097
+  _globals['_ITEMLOCKWAIT']._serialized_start=1099
+  _globals['_ITEMLOCKWAIT']._serialized_end=1191
+  _globals['_LASTEXECUTION']._serialized_start=1194
+  _globals['_LASTEXECUTION']._serialized_end=1438
+  _globals['_ASSIGNMENTSERVICE']._serialized_start=1544
+  _globals['_ASSIGNMENTSERVICE']._serialized_end=1666
 # @@protoc_insertion_point(module_scope)

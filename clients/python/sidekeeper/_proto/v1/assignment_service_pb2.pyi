@@ -200,6 +200,7 @@ class ItemStatus(_message.Message):
     NEXT_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LAST_EXECUTION_FIELD_NUMBER: _builtins.int
     WAITING_FOR_LOCK_FIELD_NUMBER: _builtins.int
+    RUNNING_SINCE_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """The item."""
     item_parameter: _builtins.str
@@ -228,6 +229,10 @@ class ItemStatus(_message.Message):
         attached to another sidecar.
         """
 
+    @_builtins.property
+    def running_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is being executed, by the registry's clock. Absent: it is not, or this answer (`WatchAssignments`) does not have it."""
+
     def __init__(
         self,
         *,
@@ -241,10 +246,11 @@ class ItemStatus(_message.Message):
         next_instance_id: _builtins.str = ...,
         last_execution: Global___LastExecution | None = ...,
         waiting_for_lock: Global___ItemLockWait | None = ...,
+        running_since: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "running_since", b"running_since", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running", "running_since", b"running_since", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
     _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
@@ -295,6 +301,7 @@ class LastExecution(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    LAST_SUCCESS_TIME_FIELD_NUMBER: _builtins.int
     outcome: _completion_pb2.ExecutionOutcome.ValueType
     """How it ended."""
     times_in_a_row: _builtins.int
@@ -309,6 +316,12 @@ class LastExecution(_message.Message):
     def at(self) -> _timestamp_pb2.Timestamp:
         """When the last of these was reported."""
 
+    @_builtins.property
+    def last_success_time(self) -> _timestamp_pb2.Timestamp:
+        """When the last success was reported to this sidecar. Absent: none since the owner is an instance at this sidecar, also if another
+        instance had the item before and executed it with success: no node has the outcome of an execution.
+        """
+
     def __init__(
         self,
         *,
@@ -317,10 +330,11 @@ class LastExecution(_message.Message):
         since: _timestamp_pb2.Timestamp | None = ...,
         at: _timestamp_pb2.Timestamp | None = ...,
         message: _builtins.str = ...,
+        last_success_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "last_success_time", b"last_success_time", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "message", b"message", "outcome", b"outcome", "since", b"since", "times_in_a_row", b"times_in_a_row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "last_success_time", b"last_success_time", "message", b"message", "outcome", b"outcome", "since", b"since", "times_in_a_row", b"times_in_a_row"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from sidekeeper._proto.v1 import assignment_service_pb2 as sidekeeper_dot_v1_dot_assignment__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n\x14\x43ollectBundleRequest\x12\x11\n\tjob_names\x18\x01 \x03(\t\x12\x1a\n\x12include_parameters\x18\x02 \x01(\x08\x12\x17\n\x0fwith_pseudonyms\x18\x03 \x01(\x08\"\x9a\x01\n\x15\x43ollectBundleResponse\x12\x31\n\x08\x63ontents\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.BundleContentsH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x35\n\npseudonyms\x18\x03 \x01(\x0b\x32\x1f.sidekeeper.v1.BundlePseudonymsH\x00\x42\x06\n\x04part\":\n\x0e\x42undleContents\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.sidekeeper.v1.BundleFile\")\n\nBundleFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\"F\n\x10\x42undlePseudonyms\x12\x32\n\npseudonyms\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.BundlePseudonym\"2\n\x0f\x42undlePseudonym\x12\x11\n\tpseudonym\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"4\n\x11\x45xplainJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"\xc8\x01\n\x13PlanShardingRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12!\n\x14sharding_total_count\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rjoining_count\x18\x03 \x01(\r\x12\x1c\n\x14joining_instance_ids\x18\x04 \x03(\t\x12\x1c\n\x14leaving_instance_ids\x18\x05 \x03(\t\x12\x10\n\x08strategy\x18\x06 \x01(\tB\x17\n\x15_sharding_total_count\"\xbd\x01\n\x14PlanShardingResponse\x12)\n\x05\x61s_of\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61ll_at_once_reason\x18\x02 \x01(\t\x12)\n\x05items\x18\x03 \x03(\x0b\x32\x1a.sidekeeper.v1.PlannedItem\x12\r\n\x05moves\x18\x04 \x01(\r\x12\x13\n\x0bleast_moves\x18\x05 \x01(\r\x12\x0f\n\x07remarks\x18\x06 \x03(\t\"J\n\x0bPlannedItem\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x18\n\x10next_instance_id\x18\x03 \x01(\t\".\n\x16\x43heckDeploymentRequest\x12\x14\n\x0cwithout_jobs\x18\x01 \x01(\x08\"\xcf\x01\n\x17\x43heckDeploymentResponse\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\r\n\x05\x63heck\x18\x02 \x01(\t\x12\x0f\n\x07\x65xpects\x18\x03 \x01(\t\x12,\n\x07outcome\x18\x04 \x01(\x0e\x32\x1b.sidekeeper.v1.CheckOutcome\x12(\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x19\n\x0cjobs_checked\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_jobs_checked\"\xbb\x02\n\x12\x45xplainJobResponse\x12)\n\x05\x61s_of\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x05items\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ItemExplanation\x12(\n\x08\x66indings\x18\x03 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x1c\n\x14sharding_total_count\x18\x04 \x01(\r\x12\x16\n\x0einstance_count\x18\x05 \x01(\r\x12\x1b\n\x13java_instance_count\x18\x06 \x01(\r\x12\x1a\n\x12leader_instance_id\x18\x07 \x01(\t\x12\x32\n\x0enext_fire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x9b\x01\n\x0fItemExplanation\x12\x0c\n\x04item\x18\x01 \x01(\r\x12+\n\x07verdict\x18\x02 \x01(\x0e\x32\x1a.sidekeeper.v1.ItemVerdict\x12\'\n\x07\x62\x65\x63\x61use\x18\x03 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\x08\"\xe4\x01\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x30\n\x08severity\x18\x02 \x01(\x0e\x32\x1e.sidekeeper.v1.FindingSeverity\x12.\n\x07subject\x18\x03 \x01(\x0b\x32\x1d.sidekeeper.v1.FindingSubject\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0e\n\x06remedy\x18\x05 \x01(\t\x12\r\n\x05paths\x18\x06 \x03(\t\x12)\n\x05since\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x61nchor\x18\x08 \x01(\t\"k\n\x0e\x46indingSubject\x12\x12\n\x08job_name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04item\x18\x02 \x01(\rH\x00\x12\x15\n\x0binstance_id\x18\x03 \x01(\tH\x00\x12\x13\n\tserver_ip\x18\x04 \x01(\tH\x00\x42\t\n\x07subject*\x92\x01\n\x0c\x43heckOutcome\x12\x1d\n\x19\x43HECK_OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HECK_OUTCOME_OK\x10\x01\x12\x19\n\x15\x43HECK_OUTCOME_WARNING\x10\x02\x12\x17\n\x13\x43HECK_OUTCOME_ERROR\x10\x03\x12\x19\n\x15\x43HECK_OUTCOME_SKIPPED\x10\x04*t\n\x0bItemVerdict\x12\x1c\n\x18ITEM_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11ITEM_VERDICT_RUNS\x10\x01\x12\x16\n\x12ITEM_VERDICT_WAITS\x10\x02\x12\x18\n\x14ITEM_VERDICT_BLOCKED\x10\x03*\x88\x01\n\x0f\x46indingSeverity\x12 \n\x1c\x46INDING_SEVERITY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46INDING_SEVERITY_INFO\x10\x01\x12\x1c\n\x18\x46INDING_SEVERITY_WARNING\x10\x02\x12\x1a\n\x16\x46INDING_SEVERITY_ERROR\x10\x03\x32\x82\x03\n\x12\x44iagnosticsService\x12Q\n\nExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12W\n\x0cPlanSharding\x12\".sidekeeper.v1.PlanShardingRequest\x1a#.sidekeeper.v1.PlanShardingResponse\x12\x62\n\x0f\x43heckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01\x12\\\n\rCollectBundle\x12#.sidekeeper.v1.CollectBundleRequest\x1a$.sidekeeper.v1.CollectBundleResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/diagnostics_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&sidekeeper/v1/assignment_service.proto\"^\n\x14\x43ollectBundleRequest\x12\x11\n\tjob_names\x18\x01 \x03(\t\x12\x1a\n\x12include_parameters\x18\x02 \x01(\x08\x12\x17\n\x0fwith_pseudonyms\x18\x03 \x01(\x08\"\x9a\x01\n\x15\x43ollectBundleResponse\x12\x31\n\x08\x63ontents\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.BundleContentsH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x35\n\npseudonyms\x18\x03 \x01(\x0b\x32\x1f.sidekeeper.v1.BundlePseudonymsH\x00\x42\x06\n\x04part\":\n\x0e\x42undleContents\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.sidekeeper.v1.BundleFile\")\n\nBundleFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\"F\n\x10\x42undlePseudonyms\x12\x32\n\npseudonyms\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.BundlePseudonym\"2\n\x0f\x42undlePseudonym\x12\x11\n\tpseudonym\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"4\n\x11\x45xplainJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"\xc8\x01\n\x13PlanShardingRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12!\n\x14sharding_total_count\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rjoining_count\x18\x03 \x01(\r\x12\x1c\n\x14joining_instance_ids\x18\x04 \x03(\t\x12\x1c\n\x14leaving_instance_ids\x18\x05 \x03(\t\x12\x10\n\x08strategy\x18\x06 \x01(\tB\x17\n\x15_sharding_total_count\"\xbd\x01\n\x14PlanShardingResponse\x12)\n\x05\x61s_of\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61ll_at_once_reason\x18\x02 \x01(\t\x12)\n\x05items\x18\x03 \x03(\x0b\x32\x1a.sidekeeper.v1.PlannedItem\x12\r\n\x05moves\x18\x04 \x01(\r\x12\x13\n\x0bleast_moves\x18\x05 \x01(\r\x12\x0f\n\x07remarks\x18\x06 \x03(\t\"J\n\x0bPlannedItem\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x18\n\x10next_instance_id\x18\x03 \x01(\t\".\n\x16\x43heckDeploymentRequest\x12\x14\n\x0cwithout_jobs\x18\x01 \x01(\x08\"\xcf\x01\n\x17\x43heckDeploymentResponse\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\r\n\x05\x63heck\x18\x02 \x01(\t\x12\x0f\n\x07\x65xpects\x18\x03 \x01(\t\x12,\n\x07outcome\x18\x04 \x01(\x0e\x32\x1b.sidekeeper.v1.CheckOutcome\x12(\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x19\n\x0cjobs_checked\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_jobs_checked\"\xbb\x02\n\x12\x45xplainJobResponse\x12)\n\x05\x61s_of\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x05items\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ItemExplanation\x12(\n\x08\x66indings\x18\x03 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x1c\n\x14sharding_total_count\x18\x04 \x01(\r\x12\x16\n\x0einstance_count\x18\x05 \x01(\r\x12\x1b\n\x13java_instance_count\x18\x06 \x01(\r\x12\x1a\n\x12leader_instance_id\x18\x07 \x01(\t\x12\x32\n\x0enext_fire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x84\x02\n\x0fItemExplanation\x12\x0c\n\x04item\x18\x01 \x01(\r\x12+\n\x07verdict\x18\x02 \x01(\x0e\x32\x1a.sidekeeper.v1.ItemVerdict\x12\'\n\x07\x62\x65\x63\x61use\x18\x03 \x03(\x0b\x32\x16.sidekeeper.v1.Finding\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\x08\x12\x31\n\rrunning_since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x0elast_execution\x18\x07 \x01(\x0b\x32\x1c.sidekeeper.v1.LastExecution\"\xe4\x01\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x30\n\x08severity\x18\x02 \x01(\x0e\x32\x1e.sidekeeper.v1.FindingSeverity\x12.\n\x07subject\x18\x03 \x01(\x0b\x32\x1d.sidekeeper.v1.FindingSubject\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0e\n\x06remedy\x18\x05 \x01(\t\x12\r\n\x05paths\x18\x06 \x03(\t\x12)\n\x05since\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x61nchor\x18\x08 \x01(\t\"k\n\x0e\x46indingSubject\x12\x12\n\x08job_name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04item\x18\x02 \x01(\rH\x00\x12\x15\n\x0binstance_id\x18\x03 \x01(\tH\x00\x12\x13\n\tserver_ip\x18\x04 \x01(\tH\x00\x42\t\n\x07subject*\x92\x01\n\x0c\x43heckOutcome\x12\x1d\n\x19\x43HECK_OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HECK_OUTCOME_OK\x10\x01\x12\x19\n\x15\x43HECK_OUTCOME_WARNING\x10\x02\x12\x17\n\x13\x43HECK_OUTCOME_ERROR\x10\x03\x12\x19\n\x15\x43HECK_OUTCOME_SKIPPED\x10\x04*t\n\x0bItemVerdict\x12\x1c\n\x18ITEM_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11ITEM_VERDICT_RUNS\x10\x01\x12\x16\n\x12ITEM_VERDICT_WAITS\x10\x02\x12\x18\n\x14ITEM_VERDICT_BLOCKED\x10\x03*\x88\x01\n\x0f\x46indingSeverity\x12 \n\x1c\x46INDING_SEVERITY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46INDING_SEVERITY_INFO\x10\x01\x12\x1c\n\x18\x46INDING_SEVERITY_WARNING\x10\x02\x12\x1a\n\x16\x46INDING_SEVERITY_ERROR\x10\x03\x32\x82\x03\n\x12\x44iagnosticsService\x12Q\n\nExplainJob\x12 .sidekeeper.v1.ExplainJobRequest\x1a!.sidekeeper.v1.ExplainJobResponse\x12W\n\x0cPlanSharding\x12\".sidekeeper.v1.PlanShardingRequest\x1a#.sidekeeper.v1.PlanShardingResponse\x12\x62\n\x0f\x43heckDeployment\x12%.sidekeeper.v1.CheckDeploymentRequest\x1a&.sidekeeper.v1.CheckDeploymentResponse0\x01\x12\\\n\rCollectBundle\x12#.sidekeeper.v1.CollectBundleRequest\x1a$.sidekeeper.v1.CollectBundleResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,44 +34,44 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.diagno
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_CHECKOUTCOME']._serialized_start=2171
-  _globals['_CHECKOUTCOME']._serialized_end=2317
-  _globals['_ITEMVERDICT']._serialized_start=2319
-  _globals['_ITEMVERDICT']._serialized_end=2435
-  _globals['_FINDINGSEVERITY']._serialized_start=2438
-  _globals['_FINDINGSEVERITY']._serialized_end=2574
-  _globals['_COLLECTBUNDLEREQUEST']._serialized_start=91
-  _globals['_COLLECTBUNDLEREQUEST']._serialized_end=185
-  _globals['_COLLECTBUNDLERESPONSE']._serialized_start=188
-  _globals['_COLLECTBUNDLERESPONSE']._serialized_end=342
-  _globals['_BUNDLECONTENTS']._serialized_start=344
-  _globals['_BUNDLECONTENTS']._serialized_end=402
-  _globals['_BUNDLEFILE']._serialized_start=404
-  _globals['_BUNDLEFILE']._serialized_end=445
-  _globals['_BUNDLEPSEUDONYMS']._serialized_start=447
-  _globals['_BUNDLEPSEUDONYMS']._serialized_end=517
-  _globals['_BUNDLEPSEUDONYM']._serialized_start=519
-  _globals['_BUNDLEPSEUDONYM']._serialized_end=569
-  _globals['_EXPLAINJOBREQUEST']._serialized_start=571
-  _globals['_EXPLAINJOBREQUEST']._serialized_end=623
-  _globals['_PLANSHARDINGREQUEST']._serialized_start=626
-  _globals['_PLANSHARDINGREQUEST']._serialized_end=826
-  _globals['_PLANSHARDINGRESPONSE']._serialized_start=829
-  _globals['_PLANSHARDINGRESPONSE']._serialized_end=1018
-  _globals['_PLANNEDITEM']._serialized_start=1020
-  _globals['_PLANNEDITEM']._serialized_end=1094
-  _globals['_CHECKDEPLOYMENTREQUEST']._serialized_start=1096
-  _globals['_CHECKDEPLOYMENTREQUEST']._serialized_end=1142
-  _globals['_CHECKDEPLOYMENTRESPONSE']._serialized_start=1145
-  _globals['_CHECKDEPLOYMENTRESPONSE']._serialized_end=1352
-  _globals['_EXPLAINJOBRESPONSE']._serialized_start=1355
-  _globals['_EXPLAINJOBRESPONSE']._serialized_end=1670
-  _globals['_ITEMEXPLANATION']._serialized_start=1673
-  _globals['_ITEMEXPLANATION']._serialized_end=1828
-  _globals['_FINDING']._serialized_start=1831
-  _globals['_FINDING']._serialized_end=2059
-  _globals['_FINDINGSUBJECT']._serialized_start=2061
-  _globals['_FINDINGSUBJECT']._serialized_end=2168
-  _globals['_DIAGNOSTICSSERVICE']._serialized_start=2577
-  _globals['_DIAGNOSTICSSERVICE']._serialized_end=2963
+  _globals['_CHECKOUTCOME']._serialized_start=2316
+  _globals['_CHECKOUTCOME']._serialized_end=2462
+  _globals['_ITEMVERDICT']._serialized_start=2464
+  _globals['_ITEMVERDICT']._serialized_end=2580
+  _globals['_FINDINGSEVERITY']._serialized_start=2583
+  _globals['_FINDINGSEVERITY']._serialized_end=2719
+  _globals['_COLLECTBUNDLEREQUEST']._serialized_start=131
+  _globals['_COLLECTBUNDLEREQUEST']._serialized_end=225
+  _globals['_COLLECTBUNDLERESPONSE']._serialized_start=228
+  _globals['_COLLECTBUNDLERESPONSE']._serialized_end=382
+  _globals['_BUNDLECONTENTS']._serialized_start=384
+  _globals['_BUNDLECONTENTS']._serialized_end=442
+  _globals['_BUNDLEFILE']._serialized_start=444
+  _globals['_BUNDLEFILE']._serialized_end=485
+  _globals['_BUNDLEPSEUDONYMS']._serialized_start=487
+  _globals['_BUNDLEPSEUDONYMS']._serialized_end=557
+  _globals['_BUNDLEPSEUDONYM']._serialized_start=559
+  _globals['_BUNDLEPSEUDONYM']._serialized_end=609
+  _globals['_EXPLAINJOBREQUEST']._serialized_start=611
+  _globals['_EXPLAINJOBREQUEST']._serialized_end=663
+  _globals['_PLANSHARDINGREQUEST']._serialized_start=666
+  _globals['_PLANSHARDINGREQUEST']._serialized_end=866
+  _globals['_PLANSHARDINGRESPONSE']._serialized_start=869
+  _globals['_PLANSHARDINGRESPONSE']._serialized_end=1058
+  _globals['_PLANNEDITEM']._serialized_start=1060
+  _globals['_PLANNEDITEM']._serialized_end=1134
+  _globals['_CHECKDEPLOYMENTREQUEST']._serialized_start=1136
+  _globals['_CHECKDEPLOYMENTREQUEST']._serialized_end=1182
+  _globals['_CHECKDEPLOYMENTRESPONSE']._serialized_start=1185
+  _globals['_CHECKDEPLOYMENTRESPONSE']._serialized_end=1392
+  _globals['_EXPLAINJOBRESPONSE']._serialized_start=1395
+  _globals['_EXPLAINJOBRESPONSE']._serialized_end=1710
+  _globals['_ITEMEXPLANATION']._serialized_start=1713
+  _globals['_ITEMEXPLANATION']._serialized_end=1973
+  _globals['_FINDING']._serialized_start=1976
+  _globals['_FINDING']._serialized_end=2204
+  _globals['_FINDINGSUBJECT']._serialized_start=2206
+  _globals['_FINDINGSUBJECT']._serialized_end=2313
+  _globals['_DIAGNOSTICSSERVICE']._serialized_start=2722
+  _globals['_DIAGNOSTICSSERVICE']._serialized_end=3108
 # @@protoc_insertion_point(module_scope)

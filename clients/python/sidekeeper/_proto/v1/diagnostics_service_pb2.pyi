@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from sidekeeper._proto.v1 import assignment_service_pb2 as _assignment_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -573,6 +574,8 @@ class ItemExplanation(_message.Message):
     BECAUSE_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    RUNNING_SINCE_FIELD_NUMBER: _builtins.int
+    LAST_EXECUTION_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """The item."""
     verdict: Global___ItemVerdict.ValueType
@@ -585,6 +588,16 @@ class ItemExplanation(_message.Message):
     def because(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
         """The findings about the item alone, the worst first. Those about the whole job are in `ExplainJobResponse.findings` only."""
 
+    @_builtins.property
+    def running_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when an instance executes it, by the registry's clock. Absent: none does."""
+
+    @_builtins.property
+    def last_execution(self) -> _assignment_service_pb2.LastExecution:
+        """The item's last execution. Absent: its owner is attached to another sidecar, is a Java instance, or has not executed the
+        item yet.
+        """
+
     def __init__(
         self,
         *,
@@ -593,10 +606,12 @@ class ItemExplanation(_message.Message):
         because: _abc.Iterable[Global___Finding] | None = ...,
         instance_id: _builtins.str = ...,
         running: _builtins.bool = ...,
+        running_since: _timestamp_pb2.Timestamp | None = ...,
+        last_execution: _assignment_service_pb2.LastExecution | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_execution", b"last_execution", "running_since", b"running_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["because", b"because", "instance_id", b"instance_id", "item", b"item", "running", b"running", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["because", b"because", "instance_id", b"instance_id", "item", b"item", "last_execution", b"last_execution", "running", b"running", "running_since", b"running_since", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -232,6 +232,85 @@ class JobSummary(_message.Message):
 Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
 
 @_typing.final
+class WatchJobsRequest(_message.Message):
+    """The jobs to follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of jobs, in which `*` stands for any characters (`billing-*`); at most 1000. Jobs that do not exist yet are told when they come.
+        Empty: all jobs that the caller may name.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_names", b"job_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """A change of the jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REMOVED_JOB_NAME_FIELD_NUMBER: _builtins.int
+    SYNCED_FIELD_NUMBER: _builtins.int
+    removed_job_name: _builtins.str
+    """The job with this name was removed."""
+    @_builtins.property
+    def job(self) -> Global___JobSummary:
+        """This job is new, or has changed: its whole state. The caller may name it."""
+
+    @_builtins.property
+    def synced(self) -> Global___JobsSynced:
+        """The states of all jobs were sent. Sent once, after the first round."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___JobSummary | None = ...,
+        removed_job_name: _builtins.str = ...,
+        synced: Global___JobsSynced | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "job", b"job", "removed_job_name", b"removed_job_name", "synced", b"synced"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "job", b"job", "removed_job_name", b"removed_job_name", "synced", b"synced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["job", "removed_job_name", "synced"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
+
+@_typing.final
+class JobsSynced(_message.Message):
+    """The states of all jobs were sent once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobsSynced: _TypeAlias = JobsSynced  # noqa: Y015
+
+@_typing.final
 class GetJobRequest(_message.Message):
     """The job to show."""
 

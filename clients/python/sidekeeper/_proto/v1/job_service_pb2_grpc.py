@@ -45,6 +45,11 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/sidekeeper.v1.JobService/WatchJobs',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
         self.UpdateJob = channel.unary_unary(
                 '/sidekeeper.v1.JobService/UpdateJob',
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
@@ -126,6 +131,23 @@ class JobServiceServicer(object):
 
         Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
         registry does not answer; call again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobs(self, request, context):
+        """Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+        of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+        known from an earlier stream that have no message before `synced` do not exist any more.
+
+        The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+        second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+        before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+        (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+        stops: call again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -297,6 +319,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.SerializeToString,
             ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsResponse.SerializeToString,
+            ),
             'UpdateJob': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateJob,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.UpdateJobRequest.FromString,
@@ -413,6 +440,33 @@ class JobService(object):
             '/sidekeeper.v1.JobService/GetJob',
             sidekeeper_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.GetJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/WatchJobs',
+            sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,19 @@ class JobServiceStub:
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
     registry does not answer; call again).
     """
+    WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
+    """Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+    of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+    known from an earlier stream that have no message before `synced` do not exist any more.
+
+    The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+    second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+    before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+    (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+    stops: call again.
+    """
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
     """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
     that only other programs know stay byte for byte. Or creates a job, to which applications attach by its name.
@@ -165,6 +178,19 @@ class JobServiceAsyncStub(JobServiceStub):
 
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
     registry does not answer; call again).
+    """
+    WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
+    """Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+    of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+    known from an earlier stream that have no message before `synced` do not exist any more.
+
+    The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+    second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+    before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+    (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+    stops: call again.
     """
     UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
     """Changes fields of a job's configuration; all instances, Java's included, see it within milliseconds. All other keys, comments, and keys
@@ -295,6 +321,25 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the registry has no nodes of the job) or UNAVAILABLE (the
         registry does not answer; call again).
+        """
+
+    @_abc_1.abstractmethod
+    def WatchJobs(
+        self,
+        request: _job_service_pb2.WatchJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
+        """Follows the jobs of the namespace, those of Java included: first the state of each job, as `ListJobs` has it, and `synced`; then the state
+        of each job that has changed or is new, and the name of each job that was removed. A message has the whole state of one job. The jobs
+        known from an earlier stream that have no message before `synced` do not exist any more.
+
+        The sidecar reads the jobs every two seconds while somebody watches, once for all watchers: less often if that takes longer than half a
+        second, so that it reads for a fifth of the time at most. It changes no node, and leaves no watch in the registry. A change that is over
+        before the next read is not seen, and a reader that is slow skips states: it has at most one of each job before it.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), RESOURCE_EXHAUSTED (too many watch already; end some, or ask another sidecar) or UNAVAILABLE
+        (the registry does not answer; call again). The stream ends with UNAVAILABLE when the registry does not answer, and with OK when the sidecar
+        stops: call again.
         """
 
     @_abc_1.abstractmethod
