@@ -12,6 +12,7 @@ use crate::coordination::job::picture::Picture;
 use crate::elasticjob::path::JobPaths;
 use crate::findings::{Finding, Severity};
 use crate::job::{InstanceId, JobName};
+use crate::metrics::meters::Format;
 use crate::metrics::process::ProcessState;
 use crate::metrics::state::{FleetState, JobState, SessionState, State};
 use crate::metrics::words::{self, InstanceKind, ItemState, Job, Level};
@@ -56,11 +57,15 @@ pub fn read(attachments: &Attachments, heartbeat: &Heartbeat) -> State {
 }
 
 /// The metrics now, as Prometheus gets them. May take a while: megabytes of text.
-pub fn render(attachments: &Attachments, heartbeat: &Heartbeat) -> Result<String, fmt::Error> {
+pub fn render(
+    format: Format,
+    attachments: &Attachments,
+    heartbeat: &Heartbeat,
+) -> Result<String, fmt::Error> {
     let shared = attachments.shared();
     let (warnings, errors) = telemetry::lines();
     let lines = [(Level::Warn, warnings), (Level::Error, errors)];
-    shared.meters.render(read(attachments, heartbeat), lines, shared.clock.now().mono)
+    shared.meters.render(format, read(attachments, heartbeat), lines, shared.clock.now().mono)
 }
 
 fn of_job(

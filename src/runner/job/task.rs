@@ -458,8 +458,8 @@ impl Task {
                 log::lock_wait(item, &wait, is_new);
             }
             Effect::Reported(reported) => {
-                self.spans.reported(reported.item, reported.outcome == Outcome::Success);
-                self.measure.reported(&reported);
+                let traced = self.spans.reported(reported.item, reported.outcome == Outcome::Success);
+                self.measure.reported(now, &reported, traced.as_ref());
                 self.record_outcome(now, reported.item, &reported.outcome);
             }
             Effect::ExecutionLost(item) => {
@@ -511,7 +511,7 @@ impl Task {
         {
             traced = self.spans.execute(execute);
         }
-        self.measure.event(now, &event);
+        self.measure.event(now, &event, traced.as_ref());
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
             self.backlog.push(TracedEvent { event, trace: traced.map(|traced| traced.headers()) });
