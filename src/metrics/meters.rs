@@ -293,6 +293,15 @@ impl JobMeters {
     }
 }
 
+/// A request whose answer has not come.
+pub(super) struct Waiting(Gauge);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// The jobs that have series of their own.
 struct Jobs {
     known: BTreeMap<JobName, Known>,
@@ -326,6 +335,7 @@ struct Inner {
     jobs: Mutex<Jobs>,
     requests: Family<OfRequest, Counter>,
     request_duration: Histograms<OfKind>,
+    requests_waiting: Gauge,
     sessions_lost: Counter,
     slow_readers: Counter,
     calls: Family<OfCall, Counter>,
@@ -339,11 +349,13 @@ impl Meters {
         let families = JobFamilies::new(&mut registry);
         let requests = Family::default();
         let request_duration = histograms(|| Histogram::new(REQUEST));
+        let requests_waiting = Gauge::default();
         let (sessions_lost, slow_readers) = (Counter::default(), Counter::default());
         let calls = Family::default();
         let call_duration = histograms(|| Histogram::new(REQUEST));
         register(&mut registry, &table::REGISTRY_REQUESTS, Family::clone(&requests));
         register(&mut registry, &table::REGISTRY_REQUEST_DURATION, request_duration.clone());
+        register(&mut registry, &table::REGISTRY_REQUESTS_WAITING, requests_waiting.clone());
         register(&mut registry, &table::SESSIONS_LOST, sessions_lost.clone());
         register(&mut registry, &table::SLOW_READERS, slow_readers.clone());
         register(&mut registry, &table::API_CALLS, Family::clone(&calls));
@@ -359,6 +371,7 @@ impl Meters {
                 jobs,
                 requests,
                 request_duration,
+                requests_waiting,
                 sessions_lost,
                 slow_readers,
                 calls,
@@ -400,6 +413,12 @@ impl Meters {
     pub fn requested(&self, kind: Request, answer: Answer, lasted: Duration) {
         self.inner.requests.get_or_create(&OfRequest { kind, answer }).inc();
         self.inner.request_duration.get_or_create(&OfKind { kind }).observe(lasted.as_secs_f64());
+    }
+
+    /// Counts a request whose answer has not come, until the value is dropped.
+    pub(super) fn waits(&self) -> Waiting {
+        self.inner.requests_waiting.inc();
+        Waiting(self.inner.requests_waiting.clone())
     }
 
     /// Counts a session that has ended while it was needed.

@@ -45,14 +45,18 @@ impl Counting {
         self.meters.requested(kind, answer, (self.now)().saturating_sub(since));
     }
 
-    /// Counts a request when its answer is there.
+    /// Counts a request when its answer is there, and until then as one that waits. A request that nobody awaits any more does not wait.
     fn on<T: Send + 'static, E: Refused + Send + 'static>(
         &self,
         kind: Request,
         asked: BoxFuture<'static, Result<T, E>>,
     ) -> BoxFuture<'static, Result<T, E>> {
-        let (counting, since) = (self.clone(), (self.now)());
-        asked.inspect(move |result| counting.count(kind, since, result)).boxed()
+        let (counting, since, waiting) = (self.clone(), (self.now)(), self.meters.waits());
+        let answered = move |result: &Result<T, E>| {
+            drop(waiting);
+            counting.count(kind, since, result);
+        };
+        asked.inspect(answered).boxed()
     }
 
     fn session(&self, session: Arc<dyn Session>) -> Arc<dyn Session> {
@@ -199,5 +203,34 @@ impl Session for MeteredSession {
 
     fn abandon(&self) -> BoxFuture<'static, ()> {
         self.session.abandon()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::{pending, ready};
+
+    use super::*;
+    use crate::metrics::meters::Format;
+    use crate::metrics::state::State;
+    use crate::metrics::words::Level;
+
+    #[test]
+    fn a_request_waits_until_it_is_answered_or_given_up() {
+        let meters = Meters::new("billing", 2);
+        let counting = Counting { meters: meters.clone(), now: Arc::new(|| Duration::ZERO) };
+        let waiting = || {
+            let lines = [(Level::Warn, 0), (Level::Error, 0)];
+            let text = meters.render(Format::Plain, State::default(), lines, Duration::ZERO).unwrap();
+            let series = "sidekeeper_registry_requests_waiting{registry_namespace=\"billing\"} ";
+            text.lines().find_map(|line| line.strip_prefix(series)?.parse::<u32>().ok())
+        };
+        let given_up = counting.on(Request::Read, pending::<Result<(), Error>>().boxed());
+        let answered = counting.on(Request::Write, ready(Err::<(), _>(Error::Suspended)).boxed());
+        assert_eq!(waiting(), Some(2));
+        assert_eq!(answered.now_or_never(), Some(Err(Error::Suspended)));
+        assert_eq!(waiting(), Some(1));
+        drop(given_up);
+        assert_eq!(waiting(), Some(0));
     }
 }
