@@ -18,7 +18,7 @@ import pytest
 
 from support.certificates import Authority
 from support.fleet import Fleet
-from support.job_nodes import EACH_SECOND, JOB, NEVER, PASSING
+from support.job_nodes import EACH_SECOND, JOB, NEVER
 from support.processes import PATIENCE, eventually, free_port, sidekeeper_binary
 from support.zookeeper import ZooKeeperServer
 
@@ -234,18 +234,11 @@ def test_a_bundle_says_what_it_has_and_hides_names_that_the_map_tells(fleet: Fle
 def test_op_5_a_bundle_of_zookeeper_needs_no_sidecar_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
     applications = fleet.three(cron=NEVER)
 
-    def state() -> tuple[object, str]:
-        nodes = {path: told for path, told in fleet.tree.nodes().items() if not PASSING.fullmatch(path)}
-        [watches] = [line for line in fleet.server.ask("wchs").splitlines() if line.startswith("Total watches")]
-        return nodes, watches
-
-    before = state()
-    place = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
-    for number, where in enumerate((place, ["--endpoint", f"unix://{applications[1].sidecar.socket}"])):
-        ended = command("bundle", "-o", str(tmp_path / f"{number}.tar.gz"), *where)
-        assert ended.returncode == 0, ended.stderr
-    eventually("no watch is left", lambda: state()[1] == before[1])
-    assert state() == before
+    with fleet.unchanged():
+        place = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+        for number, where in enumerate((place, ["--endpoint", f"unix://{applications[1].sidecar.socket}"])):
+            ended = command("bundle", "-o", str(tmp_path / f"{number}.tar.gz"), *where)
+            assert ended.returncode == 0, ended.stderr
     files = unpack(tmp_path / "0.tar.gz")
     assert sorted(files) == [
         "configuration.json",

@@ -6,7 +6,7 @@ import subprocess
 
 from support.doctor import at, codes, doctor, outcomes
 from support.fleet import Fleet
-from support.job_nodes import JOB, NEVER, PASSING
+from support.job_nodes import JOB, NEVER
 from support.processes import PATIENCE, eventually, sidekeeper_binary
 
 
@@ -68,13 +68,6 @@ def test_op_4_a_password_in_clear_and_a_sidecar_that_drains_are_named(fleet: Fle
 def test_op_5_the_checks_change_no_node_and_leave_no_watch(fleet: Fleet) -> None:
     applications = fleet.three(cron=NEVER)
 
-    def state() -> tuple[object, str]:
-        nodes = {path: told for path, told in fleet.tree.nodes().items() if not PASSING.fullmatch(path)}
-        [watches] = [line for line in fleet.server.ask("wchs").splitlines() if line.startswith("Total watches")]
-        return nodes, watches
-
-    before = state()
-    assert codes(*at(applications[1].sidecar)) == ([], 0)
-    assert codes("--zookeeper", fleet.server.address, "--namespace", fleet.namespace) == ([], 0)
-    eventually("no watch is left", lambda: state()[1] == before[1])
-    assert state() == before
+    with fleet.unchanged():
+        assert codes(*at(applications[1].sidecar)) == ([], 0)
+        assert codes("--zookeeper", fleet.server.address, "--namespace", fleet.namespace) == ([], 0)

@@ -36,9 +36,12 @@ def found(sidecar: Sidecar) -> list[str]:
 
 def named(sidecar: Sidecar, code: str, timeout: float = PATIENCE) -> dict[str, Any]:
     """Waits until `doctor` names this fault and no other one. Returns what it says."""
-    eventually(f"{code} alone; there is {found(sidecar)}", lambda: found(sidecar) == [code], timeout)
-    [first, *_] = findings(*at(sidecar))
-    return first
+
+    def alone() -> dict[str, Any]:
+        told = findings(*at(sidecar))
+        return told[0] if {finding["code"] for finding in told} == {code} else {}
+
+    return eventually(f"{code} alone; there is {found(sidecar)}", alone, timeout)
 
 
 def is_well(sidecar: Sidecar, timeout: float = PATIENCE) -> None:

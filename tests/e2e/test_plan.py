@@ -8,7 +8,7 @@ from typing import Any
 
 from support.application import Application
 from support.fleet import Fleet
-from support.job_nodes import JOB, NEVER, PASSING
+from support.job_nodes import JOB, NEVER
 from support.processes import PATIENCE, eventually, sidekeeper_binary
 
 
@@ -26,20 +26,13 @@ def places(fleet: Fleet, application: Application) -> list[list[str]]:
 def plan(fleet: Fleet, application: Application, *words: str) -> dict[str, Any]:
     """The plan, which is the same everywhere, and changes no node and leaves no watch."""
 
-    def state() -> tuple[object, str]:
-        nodes = {path: told for path, told in fleet.tree.nodes().items() if not PASSING.fullmatch(path)}
-        [watches] = [line for line in fleet.server.ask("wchs").splitlines() if line.startswith("Total watches")]
-        return nodes, watches
-
-    before = state()
-    answers = []
-    for place in places(fleet, application):
-        ended = command(JOB, *words, *place, "--json")
-        assert ended.returncode == 0, ended.stderr
-        answers.append(json.loads(ended.stdout))
-        assert answers[-1].pop("as_of")
-    eventually("no watch is left", lambda: state()[1] == before[1])
-    assert state() == before
+    with fleet.unchanged():
+        answers = []
+        for place in places(fleet, application):
+            ended = command(JOB, *words, *place, "--json")
+            assert ended.returncode == 0, ended.stderr
+            answers.append(json.loads(ended.stdout))
+            assert answers[-1].pop("as_of")
     assert answers[0] == answers[1]
     planned: dict[str, Any] = answers[0]
     return planned

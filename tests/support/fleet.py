@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from support.application import Application
-from support.job_nodes import Tree
+from support.job_nodes import PASSING, Tree
 from support.processes import PATIENCE, Process, eventually
 from support.sidecar import Sidecar
 from support.zookeeper import ZooKeeperServer
@@ -74,6 +74,22 @@ class Fleet:
             and self.tree.get("leader/sharding/necessary") is None
             and not self.tree.is_handing_over()
         )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Something that only reads: within it no node that lasts changes, and no watch is left after it."""
+
+        def nodes() -> set[tuple[str, tuple[str, int]]]:
+            return {(path, told) for path, told in self.tree.nodes().items() if not PASSING.fullmatch(path)}
+
+        def watches() -> str:
+            [total] = [line for line in self.server.ask("wchs").splitlines() if line.startswith("Total watches")]
+            return total
+
+        before, watched = nodes(), watches()
+        yield
+        eventually(f"no watch is left; before: {watched}", lambda: watches() == watched)
+        assert sorted(nodes() ^ before) == []
 
     def end(self) -> None:
         """Kills the processes that still run: applications, then sidecars."""
