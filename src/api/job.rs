@@ -52,7 +52,8 @@ impl JobService for Jobs {
         request: Request<proto::ListJobsRequest>,
     ) -> Result<Response<proto::ListJobsResponse>, Status> {
         let caller = Caller::of(request.extensions());
-        let page = jobs::page(&request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let proto::ListJobsRequest { page_size, page_token } = request.into_inner();
+        let page = jobs::page(page_size, &page_token).map_err(|invalid| invalid.to_status())?;
         let listed = admin::jobs::list(self.attachments.shared(), &page, |name| caller.may_use(name)).await;
         Ok(Response::new(jobs::list_to_message(listed.map_err(|error| status::of_list(&error))?)))
     }
@@ -127,6 +128,19 @@ impl JobService for Jobs {
         let result = result.await;
         audit::record(&caller, "StopInstances", Excerpt::of(&job_name), &result);
         result.map(Response::new)
+    }
+
+    async fn list_servers(
+        &self,
+        request: Request<proto::ListServersRequest>,
+    ) -> Result<Response<proto::ListServersResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let proto::ListServersRequest { server_ips, page_size, page_token } = request.into_inner();
+        let page = jobs::page(page_size, &page_token).map_err(|invalid| invalid.to_status())?;
+        let servers = read_servers(&server_ips).map_err(|error| InvalidRequest(vec![error]).to_status())?;
+        let may_see = |name: &str| caller.may_use(name);
+        let listed = admin::servers::list(self.attachments.shared(), &page, &servers, may_see).await;
+        Ok(Response::new(jobs::servers_to_message(listed.map_err(|error| status::of_list(&error))?)))
     }
 
     async fn remove_servers(

@@ -17,6 +17,7 @@ use crate::job::JobName;
 use crate::proto;
 use crate::runner::admin::change_job::Updated;
 use crate::runner::admin::jobs::{Job, Listed, Page};
+use crate::runner::admin::servers::{JobServers, ListedServers};
 use crate::runner::admin::triggers::ListedTriggers;
 
 use super::assignment::hide_parameters;
@@ -30,20 +31,20 @@ pub const PAGE_SIZE_MAX: u32 = 1_000;
 /// The longest token of a page, in bytes: the longest name.
 const TOKEN_BYTES_MAX: usize = 1_024;
 
-/// The page of a request.
-pub fn page(request: &proto::ListJobsRequest) -> Result<Page, InvalidRequest> {
-    let size = if request.page_size == 0 { PAGE_SIZE } else { request.page_size };
+/// The page of a request for a list.
+pub fn page(size: u32, token: &str) -> Result<Page, InvalidRequest> {
+    let size = if size == 0 { PAGE_SIZE } else { size };
     let mut errors = Vec::new();
     if size > PAGE_SIZE_MAX {
         errors.push(FieldError::new("page_size", &size.to_string(), &format!("1 to {PAGE_SIZE_MAX}, or 0")));
     }
-    if request.page_token.len() > TOKEN_BYTES_MAX {
-        errors.push(FieldError::new("page_token", &request.page_token, "the token of an answer, or none"));
+    if token.len() > TOKEN_BYTES_MAX {
+        errors.push(FieldError::new("page_token", token, "the token of an answer, or none"));
     }
     if !errors.is_empty() {
         return Err(InvalidRequest(errors));
     }
-    let after = Some(request.page_token.clone()).filter(|token| !token.is_empty());
+    let after = Some(token.to_owned()).filter(|token| !token.is_empty());
     Ok(Page { size: usize::try_from(size).unwrap_or(usize::MAX), after })
 }
 
@@ -55,6 +56,20 @@ fn count(number: usize) -> u32 {
 pub fn list_to_message((jobs, next): Listed) -> proto::ListJobsResponse {
     let jobs = jobs.into_iter().map(summary_to_message).collect();
     proto::ListJobsResponse { jobs, next_page_token: next.unwrap_or_default() }
+}
+
+/// A page of servers as the API has it.
+pub fn servers_to_message((jobs, next): ListedServers) -> proto::ListServersResponse {
+    let servers_of = |of_job: JobServers| proto::JobServers {
+        job_name: of_job.job.to_string(),
+        servers: of_job.servers.iter().map(server_to_message).collect(),
+    };
+    let jobs = jobs.into_iter().map(servers_of).collect();
+    proto::ListServersResponse { jobs, next_page_token: next.unwrap_or_default() }
+}
+
+fn server_to_message((ip, disabled, instances): &(Ipv4Addr, bool, usize)) -> proto::ServerStatus {
+    proto::ServerStatus { server_ip: ip.to_string(), disabled: *disabled, instance_count: count(*instances) }
 }
 
 fn summary_to_message(summary: JobSummary) -> proto::JobSummary {
@@ -86,18 +101,13 @@ pub fn job_to_message(job: &JobName, found: &Job, sees_parameters: bool) -> prot
         hide_parameters(&mut state);
     }
     let document = found.configuration.as_ref().filter(|_| sees_parameters);
-    let server = |(ip, disabled, instances): &(Ipv4Addr, bool, usize)| proto::ServerStatus {
-        server_ip: ip.to_string(),
-        disabled: *disabled,
-        instance_count: count(*instances),
-    };
     proto::GetJobResponse {
         job_name: state.job_name,
         configuration: state.configuration,
         etag: etag(found.configuration.as_ref().map(|node| &node.stat)),
         document: document.map(|node| redaction::document(&node.data)).unwrap_or_default(),
         instances: state.instances,
-        servers: found.servers.iter().map(server).collect(),
+        servers: found.servers.iter().map(server_to_message).collect(),
         items: state.items,
         resharding: state.resharding,
         next_fire_time: state.next_fire_time,

@@ -33,6 +33,7 @@ const METHODS: &[(&str, Need, Cost)] = &[
     ("/sidekeeper.v1.JobService/EnableServers", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.JobService/GetJob", VIEW, Cost::Large),
     ("/sidekeeper.v1.JobService/ListJobs", VIEW, Cost::Large),
+    ("/sidekeeper.v1.JobService/ListServers", VIEW, Cost::Large),
     ("/sidekeeper.v1.JobService/ListTriggers", VIEW, Cost::Large),
     ("/sidekeeper.v1.JobService/RemoveJob", OPERATE, Cost::Operation),
     ("/sidekeeper.v1.JobService/RemoveServers", OPERATE, Cost::Operation),

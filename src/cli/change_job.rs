@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::endpoint::{SidecarArgs, authorized, refused};
-use super::registry::{Registry, RegistryArgs, failed};
+use super::endpoint::{SidecarArgs, refused};
+use super::registry::{RegistryArgs, failed};
+use super::servers::EveryJob;
+use super::service::{Service, timed};
 use super::switch::confirm;
 use super::{ANSWER_IS_NO, Failure, USAGE, json_line, print, printable};
 use crate::api::convert::{configuration_to_proto, field_of};
@@ -22,18 +22,12 @@ use crate::coordination::job::picture::settings::checks;
 use crate::elasticjob::config_yaml_editor::Key;
 use crate::job::{InstanceId, JobConfiguration, JobName};
 use crate::job_files;
-use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{
     GetJobRequest, RemoveJobRequest, RemoveServersRequest, StopInstancesRequest, UpdateJobRequest,
     UpdateJobResponse,
 };
 use crate::runner::admin;
 use crate::runner::admin::change_job::{self, Stop};
-
-/// How long to wait for the answer: longer than the sidecar may wait for its registry.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest accepted answer, in bytes.
-const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
 #[derive(Args)]
 pub(super) struct DiffArgs {
@@ -82,8 +76,8 @@ pub(super) struct Whom {
 
 #[derive(Args)]
 pub(super) struct StopArgs {
-    /// The job's name.
-    job: String,
+    #[command(flatten)]
+    job: EveryJob,
     #[command(flatten)]
     whom: Whom,
     #[command(flatten)]
@@ -93,15 +87,15 @@ pub(super) struct StopArgs {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// Print one JSON object, with the field names of the proto.
+    /// Print one JSON object, with the field names of the proto; with `--every-job` one for each job, with its name.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 pub(super) struct RemoveArgs {
-    /// The job's name.
-    job: String,
+    #[command(flatten)]
+    job: EveryJob,
     /// Remove only a server of the job, by its address, that has no instance any more; may be given several times.
     #[arg(long = "server", value_name = "IPV4")]
     servers: Vec<Ipv4Addr>,
@@ -115,15 +109,9 @@ pub(super) struct RemoveArgs {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// Print one JSON object, with the field names of the proto.
+    /// Print one JSON object, with the field names of the proto; with `--every-job` one for each job, with its name.
     #[arg(long)]
     json: bool,
-}
-
-/// The service, at a sidecar or in this process.
-enum Service {
-    Sidecar(Box<JobServiceClient<Channel>>),
-    Registry(Registry),
 }
 
 /// A file against the registry.
@@ -180,76 +168,89 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode, Failure> {
 }
 
 pub(super) async fn remove(args: RemoveArgs) -> Result<ExitCode, Failure> {
-    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
     let mut service = Service::open(&args.sidecar, &args.registry).await?;
-    let removed = async {
-        if !args.servers.is_empty() {
-            return remove_servers(&mut service, &job, &args).await;
-        }
-        let (etag, online) = service.get(&job).await?;
-        if !args.yes {
-            let shown = printable(job.as_str());
-            let instances = match online {
-                0 => String::new(),
-                count => format!(" {count} of its instances are online."),
-            };
-            confirm(&format!(
-                "This removes job {shown}: its configuration, and what is known of its executions.{instances}"
-            ))?;
-        }
-        let count = service.remove(&job, etag, args.force).await?;
-        let text = match args.json {
-            true => json_line(&json!({ "removed_nodes": count })),
-            false => format!("removed  {}, {count} nodes\n", printable(job.as_str())),
-        };
-        print(text.as_bytes())?;
-        Ok(ExitCode::SUCCESS)
+    let removed = match args.servers.is_empty() {
+        true => remove_job(&mut service, &args).await,
+        false => remove_servers(&mut service, &args).await,
     };
-    let removed = removed.await;
     service.close().await;
     removed
 }
 
-async fn remove_servers(
-    service: &mut Service,
-    job: &JobName,
-    args: &RemoveArgs,
-) -> Result<ExitCode, Failure> {
-    let shown = printable(job.as_str());
-    let servers: Vec<_> = args.servers.iter().map(ToString::to_string).collect();
+async fn remove_job(service: &mut Service, args: &RemoveArgs) -> Result<ExitCode, Failure> {
+    let job = args.job.one()?;
+    let (etag, online) = service.get(&job).await?;
     if !args.yes {
-        confirm(&format!("This removes {} from the servers of job {shown}.", servers.join(", ")))?;
+        let shown = printable(job.as_str());
+        let instances = match online {
+            0 => String::new(),
+            count => format!(" {count} of its instances are online."),
+        };
+        confirm(&format!(
+            "This removes job {shown}: its configuration, and what is known of its executions.{instances}"
+        ))?;
     }
-    service.remove_servers(job, &args.servers).await?;
+    let count = service.remove(&job, etag, args.force).await?;
     let text = match args.json {
-        true => json_line(&json!({})),
-        false => servers.iter().map(|server| format!("removed  {server} of {shown}\n")).collect(),
+        true => json_line(&json!({ "removed_nodes": count })),
+        false => format!("removed  {}, {count} nodes\n", printable(job.as_str())),
     };
     print(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn stop(args: StopArgs) -> Result<ExitCode, Failure> {
-    let job = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
-    let shown = printable(job.as_str());
+async fn remove_servers(service: &mut Service, args: &RemoveArgs) -> Result<ExitCode, Failure> {
+    let found = args.job.with(service, &args.servers, false).await?;
     if !args.yes {
-        let Whom { instances, servers, .. } = &args.whom;
+        let servers: Vec<_> = args.servers.iter().map(ToString::to_string).collect();
+        confirm(&format!("This removes {} from the servers of {}.", servers.join(", "), found.in_words()))?;
+    }
+    found
+        .each(async |job, servers| {
+            service.remove_servers(&job, &servers).await?;
+            let shown = printable(job.as_str());
+            let text = match args.json {
+                true => json_line(&args.job.named(&job, json!({}))),
+                false => servers.iter().map(|server| format!("removed  {server} of {shown}\n")).collect(),
+            };
+            print(text.as_bytes())?;
+            Ok(())
+        })
+        .await
+}
+
+pub(super) async fn stop(args: StopArgs) -> Result<ExitCode, Failure> {
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let stopped = stop_at(&mut service, &args).await;
+    service.close().await;
+    stopped
+}
+
+async fn stop_at(service: &mut Service, args: &StopArgs) -> Result<ExitCode, Failure> {
+    let Whom { instances, servers, .. } = &args.whom;
+    let found = args.job.with(service, servers, !instances.is_empty()).await?;
+    if !args.yes {
         let named = instances.iter().map(|id| printable(id)).chain(servers.iter().map(ToString::to_string));
         let named: Vec<_> = named.collect();
         let named = if named.is_empty() { "all instances".to_owned() } else { named.join(", ") };
-        confirm(&format!("This stops {named} of job {shown}: they finish their executions, and leave."))?;
+        let jobs = found.in_words();
+        confirm(&format!("This stops {named} of {jobs}: they finish their executions, and leave."))?;
     }
-    let mut service = Service::open(&args.sidecar, &args.registry).await?;
-    let stopped = service.stop(&job, &args.whom).await;
-    service.close().await;
-    let stopped = stopped?;
-    let text = match args.json {
-        true => json_line(&json!({ "stopped_instance_ids": stopped })),
-        false if stopped.is_empty() => "nothing to do: none is online\n".to_owned(),
-        false => stopped.iter().map(|id| format!("stopped  {} of {shown}\n", printable(id))).collect(),
-    };
-    print(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    found
+        .each(async |job, servers| {
+            let stopped = service.stop(&job, instances, &servers).await?;
+            let shown = printable(job.as_str());
+            let text = match args.json {
+                true => json_line(&args.job.named(&job, json!({ "stopped_instance_ids": stopped }))),
+                false if stopped.is_empty() => format!("nothing to do: none of {shown} is online\n"),
+                false => {
+                    stopped.iter().map(|id| format!("stopped  {} of {shown}\n", printable(id))).collect()
+                }
+            };
+            print(text.as_bytes())?;
+            Ok(())
+        })
+        .await
 }
 
 /// Reads all files. All errors are reported, each with its file.
@@ -287,20 +288,6 @@ fn read(files: &[PathBuf]) -> Result<Vec<JobConfiguration>, Failure> {
 }
 
 impl Service {
-    async fn open(sidecar: &SidecarArgs, registry: &RegistryArgs) -> Result<Self, Failure> {
-        if let Some(registry) = registry.open().await? {
-            return Ok(Self::Registry(registry));
-        }
-        let client = JobServiceClient::new(sidecar.sidecar()?.connect().await?);
-        Ok(Self::Sidecar(Box::new(client.max_decoding_message_size(MESSAGE_LIMIT))))
-    }
-
-    async fn close(self) {
-        if let Self::Registry(registry) = self {
-            registry.session.close().await;
-        }
-    }
-
     async fn update(&mut self, request: UpdateJobRequest) -> Result<UpdateJobResponse, Failure> {
         match self {
             Self::Sidecar(client) => {
@@ -347,21 +334,25 @@ impl Service {
     }
 
     /// Returns the ids of the instances that were stopped.
-    async fn stop(&mut self, job: &JobName, whom: &Whom) -> Result<Vec<String>, Failure> {
+    async fn stop(
+        &mut self,
+        job: &JobName,
+        instances: &[String],
+        servers: &[Ipv4Addr],
+    ) -> Result<Vec<String>, Failure> {
         match self {
             Self::Sidecar(client) => {
                 let request = StopInstancesRequest {
                     job_name: job.to_string(),
-                    instance_ids: whom.instances.clone(),
-                    server_ips: whom.servers.iter().map(ToString::to_string).collect(),
+                    instance_ids: instances.to_vec(),
+                    server_ips: servers.iter().map(ToString::to_string).collect(),
                 };
                 let answer = client.stop_instances(timed(request)?).await;
                 Ok(answer.map_err(|status| refused(&status))?.into_inner().stopped_instance_ids)
             }
             Self::Registry(registry) => {
-                let instances =
-                    whom.instances.iter().map(|id| InstanceId::from_registry(id.as_str())).collect();
-                let stop = Stop { instances, servers: whom.servers.iter().copied().collect() };
+                let instances = instances.iter().map(|id| InstanceId::from_registry(id.as_str())).collect();
+                let stop = Stop { instances, servers: servers.iter().copied().collect() };
                 let stopped = change_job::stop_in(registry.namespace(), job, &stop).await;
                 let stopped = stopped.map_err(|error| failed(&status::of_change(&error)))?;
                 Ok(stopped.iter().map(ToString::to_string).collect())
@@ -443,10 +434,4 @@ impl Compared {
         }
         text
     }
-}
-
-fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
-    let mut request = authorized(message)?;
-    request.set_timeout(ANSWER_TIMEOUT);
-    Ok(request)
 }

@@ -98,8 +98,7 @@ async fn list(sidecar: &SidecarArgs) -> Result<Vec<JobSummary>, Failure> {
 async fn list_in(registry: &Registry) -> Result<Vec<JobSummary>, Failure> {
     let (mut jobs, mut page_token) = (Vec::new(), String::new());
     let listed = loop {
-        let request = ListJobsRequest { page_size: PAGE_SIZE_MAX, page_token };
-        let page = jobs::page(&request).map_err(|invalid| failed(&invalid.to_status()))?;
+        let page = jobs::page(PAGE_SIZE_MAX, &page_token).map_err(|invalid| failed(&invalid.to_status()))?;
         match admin::jobs::list_in(registry.namespace(), &page, |_| true).await {
             Ok(listed) => {
                 let ListJobsResponse { jobs: more, next_page_token } = jobs::list_to_message(listed);

@@ -24,6 +24,8 @@ mod registry;
 mod repeat;
 mod run;
 mod serve;
+mod servers;
+mod service;
 mod status;
 mod sticky;
 mod switch;
@@ -104,8 +106,8 @@ enum Command {
     Items(jobs::JobArgs),
     /// Shows the instances of a job that are online. The exit status is that of `job`.
     Instances(jobs::JobArgs),
-    /// Shows the servers that a job has had. The exit status is that of `job`.
-    Servers(jobs::JobArgs),
+    /// Shows the servers that a job has had, or those of all jobs. The exit status is that of `job`.
+    Servers(servers::ServersArgs),
     /// Shows the triggers of a job, and how far they are, as far as the registry's nodes tell. The exit status is that of `job`.
     ///
     /// A trigger that an instance has taken up is shown only if its request had an id, as those of `trigger` have, and for ten minutes at
@@ -139,12 +141,12 @@ enum Command {
     /// triggered, 1 if the sidecar refused (also because no instance may execute) or could not be reached, 75
     /// if another attempt may help.
     Trigger(trigger::TriggerArgs),
-    /// Disables items of a job, servers of a job, or all its servers.
+    /// Disables items of a job, servers of a job or of every job, or all servers of a job.
     ///
     /// Asks for a confirmation, unless `--yes` is given. Items and servers that are disabled already stay so. Exit status: 0 if it is disabled now, 1 if
     /// the sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
     Disable(switch::DisableArgs),
-    /// Enables items of a job, servers of a job, or all its servers. Any operator may have disabled them.
+    /// Enables items of a job, servers of a job or of every job, or all servers of a job. Any operator may have disabled them.
     ///
     /// Exit status: 0 if it is enabled now, 1 if the sidecar refused or could not be reached, 75 if another attempt may help.
     Enable(switch::EnableArgs),
@@ -160,12 +162,12 @@ enum Command {
     /// Exit status: 0 if all is as in the files now, 1 if the sidecar refused or could not be reached, 3 if nobody has confirmed
     /// it, 64 if a file is wrong, 75 if another attempt may help.
     Apply(change_job::ApplyArgs),
-    /// Stops instances of a job, Java's included. They finish their executions, and leave.
+    /// Stops instances of a job, or those on a server in every job, Java's included. They finish their executions, and leave.
     ///
     /// An instance takes part again when its application is started again. Asks for a confirmation, unless `--yes` is given. Exit status: 0 if they
     /// are stopped, 1 if the sidecar refused or could not be reached, 3 if nobody has confirmed it, 75 if another attempt may help.
     Stop(change_job::StopArgs),
-    /// Removes a job with all its nodes, or servers of it.
+    /// Removes a job with all its nodes, or servers of a job or of every job.
     ///
     /// Asks for a confirmation, unless `--yes` is given. If the job has changed since it was shown, it stays. Exit status: 0 if it is removed, 1 if
     /// the sidecar refused (also because instances are online) or could not be reached, 3 if nobody has confirmed it, 75 if another
@@ -369,9 +371,7 @@ impl Cli {
             Command::Instances(args) => {
                 with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Instances)))
             }
-            Command::Servers(args) => {
-                with_runtime(|runtime| runtime.block_on(jobs::job(args, jobs::Part::Servers)))
-            }
+            Command::Servers(args) => with_runtime(|runtime| runtime.block_on(servers::servers(args))),
             Command::Diff(args) => with_runtime(|runtime| runtime.block_on(change_job::diff(args))),
             Command::Apply(args) => with_runtime(|runtime| runtime.block_on(change_job::apply(args))),
             Command::Stop(args) => with_runtime(|runtime| runtime.block_on(change_job::stop(args))),

@@ -3,7 +3,6 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
@@ -12,9 +11,11 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use tonic::transport::Channel;
 
-use super::endpoint::{SidecarArgs, authorized, refused};
+use super::endpoint::{SidecarArgs, refused};
 use super::printable;
 use super::registry::{Registry, RegistryArgs, failed};
+use super::servers::{EveryJob, Found};
+use super::service::{Service, timed};
 use super::{Failure, NOT_CONFIRMED, USAGE, print};
 use crate::api::convert::InvalidRequest;
 use crate::api::{job, status};
@@ -29,16 +30,13 @@ use crate::proto::{
 use crate::runner::admin::switch;
 use crate::runner::clock::Clock;
 
-/// How long to wait for the answer: longer than the sidecar may wait for its registry.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
 #[derive(Args)]
 #[group(id = "what", required = true, multiple = false)]
 pub(super) struct What {
     /// An item; may be given several times.
     #[arg(long = "item", value_name = "ITEM", group = "what")]
     items: Vec<u32>,
-    /// A server of the job, by its address; may be given several times.
+    /// A server of the job, or with `--every-job` of any job, by its address; may be given several times.
     #[arg(long = "server", value_name = "IPV4", group = "what")]
     servers: Vec<Ipv4Addr>,
     /// All servers of the job, so the whole job.
@@ -48,15 +46,15 @@ pub(super) struct What {
 
 #[derive(Args)]
 pub(super) struct EnableArgs {
-    /// The job's name.
-    job: String,
+    #[command(flatten)]
+    job: EveryJob,
     #[command(flatten)]
     what: What,
     #[command(flatten)]
     sidecar: SidecarArgs,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print one JSON object, with the field names of the proto.
+    /// Print one JSON object, with the field names of the proto; with `--every-job` one for each job, with its name.
     #[arg(long)]
     json: bool,
 }
@@ -98,25 +96,52 @@ struct Done {
 pub(super) async fn disable(args: DisableArgs) -> Result<ExitCode, Failure> {
     let DisableArgs { common: args, reason, until, yes } = args;
     let until = until.as_deref().map(read_until).transpose()?;
-    if !yes {
-        confirm(&question(&args.job, &args.what))?;
-    }
-    let done = carry_out(&args, Switch::Disabled, Why { reason, until }).await?;
-    if let Some(until) = until.filter(|_| !done.ends_by_itself) {
-        let job = printable(&args.job);
-        // A command that cannot tell a person has still done its work.
-        let _ = writeln!(
-            io::stderr(),
-            "no sidecar has an instance of {job} online, so nobody enables at {until}: the next application that attaches does, or `sidekeeper enable`"
-        );
-    }
-    let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
-    done.show("disabled", &args.job, &until, args.json)
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let why = Why { reason, until };
+    let done = async {
+        let found = args.what.of(&args.job, &mut service).await?;
+        if !yes {
+            confirm(&question(&found.in_words(), &args.what))?;
+        }
+        carry_out(&mut service, &args, found, Switch::Disabled, &why).await
+    };
+    let done = done.await;
+    service.close().await;
+    done
 }
 
 pub(super) async fn enable(args: EnableArgs) -> Result<ExitCode, Failure> {
-    let done = carry_out(&args, Switch::Enabled, Why::default()).await?;
-    done.show("enabled", &args.job, "", args.json)
+    let mut service = Service::open(&args.sidecar, &args.registry).await?;
+    let done = async {
+        let found = args.what.of(&args.job, &mut service).await?;
+        carry_out(&mut service, &args, found, Switch::Enabled, &Why::default()).await
+    };
+    let done = done.await;
+    service.close().await;
+    done
+}
+
+async fn carry_out(
+    service: &mut Service,
+    args: &EnableArgs,
+    found: Found,
+    switch: Switch,
+    why: &Why,
+) -> Result<ExitCode, Failure> {
+    found
+        .each(async |job, servers| {
+            let done = service.switch(&job, &args.what.items, &servers, switch, why).await?;
+            if let Some(until) = why.until.filter(|_| !done.ends_by_itself) {
+                let job = printable(job.as_str());
+                // A command that cannot tell a person has still done its work.
+                let _ = writeln!(
+                    io::stderr(),
+                    "no sidecar has an instance of {job} online, so nobody enables at {until}: the next application that attaches does, or `sidekeeper enable`"
+                );
+            }
+            done.show(args, &job, switch, why.until)
+        })
+        .await
 }
 
 /// Reads an instant, or a time from now on.
@@ -133,29 +158,44 @@ fn read_until(text: &str) -> Result<Timestamp, Failure> {
     Clock::start().now().wall.checked_add(time).map_err(|error| wrong(error.to_string()))
 }
 
-async fn carry_out(args: &EnableArgs, switch: Switch, why: Why) -> Result<Done, Failure> {
-    match args.registry.open().await? {
-        Some(registry) => switch_in(&registry, args, switch, &why).await,
-        None => {
-            let channel = args.sidecar.sidecar()?.connect().await?;
-            ask(JobServiceClient::new(channel), args, switch, why).await
-        }
-    }
-}
-
 fn to_message(until: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: until.as_second(), nanos: until.subsec_nanosecond() }
 }
 
+impl Service {
+    /// Disables or enables items, or if there are none servers: these, or all.
+    async fn switch(
+        &mut self,
+        job: &JobName,
+        items: &[u32],
+        servers: &[Ipv4Addr],
+        switch: Switch,
+        why: &Why,
+    ) -> Result<Done, Failure> {
+        match self {
+            Self::Sidecar(client) => ask(client, job, items, servers, switch, why).await,
+            Self::Registry(registry) => {
+                let wish = match items.is_empty() {
+                    true => Wish::Servers(servers.iter().copied().collect(), switch),
+                    false => Wish::Items(items.iter().copied().map(Item).collect(), switch),
+                };
+                switch_in(registry, job, &wish, why).await
+            }
+        }
+    }
+}
+
 async fn ask(
-    mut client: JobServiceClient<Channel>,
-    args: &EnableArgs,
+    client: &mut JobServiceClient<Channel>,
+    job: &JobName,
+    items: &[u32],
+    servers: &[Ipv4Addr],
     switch: Switch,
-    why: Why,
+    why: &Why,
 ) -> Result<Done, Failure> {
-    let (job_name, items, server_ips) = (args.job.clone(), args.what.items.clone(), args.what.server_ips());
-    let Why { reason, until } = why;
-    let until = until.map(to_message);
+    let (job_name, items) = (job.to_string(), items.to_vec());
+    let server_ips = servers.iter().map(ToString::to_string).collect();
+    let (reason, until) = (why.reason.clone(), why.until.map(to_message));
     let done = match (items.is_empty(), switch) {
         (true, Switch::Disabled) => {
             let request = timed(DisableServersRequest { job_name, server_ips, reason, until })?;
@@ -189,25 +229,13 @@ async fn ask(
     done.map_err(|status| refused(&status))
 }
 
-async fn switch_in(
-    registry: &Registry,
-    args: &EnableArgs,
-    switch: Switch,
-    why: &Why,
-) -> Result<Done, Failure> {
-    let name = JobName::parse(&args.job).map_err(|error| Failure { code: USAGE, error: error.into() })?;
-    let What { items, servers, .. } = &args.what;
-    let wish = match items.is_empty() {
-        true => Wish::Servers(servers.iter().copied().collect(), switch),
-        false => Wish::Items(items.iter().copied().map(Item).collect(), switch),
-    };
+async fn switch_in(registry: &Registry, job: &JobName, wish: &Wish, why: &Why) -> Result<Done, Failure> {
     // No listener knows who asks: this is what the machine says of the command.
     let author = format!("uid {} with `--zookeeper`", geteuid());
     let now = registry.namespace().clock.now().wall;
     let note = job::read_note(&author, &why.reason, why.until.map(to_message), now)
         .map_err(|error| failed(&InvalidRequest(vec![error]).to_status()))?;
-    let switched = switch::switch_in(registry.namespace(), &name, &wish, &note).await;
-    registry.session.close().await;
+    let switched = switch::switch_in(registry.namespace(), job, wish, &note).await;
     let switched = switched.map_err(|error| failed(&status::of_switch(&error)))?;
     let ends_by_itself = switched.ends_by_itself;
     let changed = match wish {
@@ -217,13 +245,12 @@ async fn switch_in(
     Ok(Done { changed, ends_by_itself })
 }
 
-fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
-    let mut request = authorized(message)?;
-    request.set_timeout(ANSWER_TIMEOUT);
-    Ok(request)
-}
-
 impl What {
+    /// The jobs to change.
+    async fn of(&self, job: &EveryJob, service: &mut Service) -> Result<Found, Failure> {
+        job.with(service, &self.servers, !self.items.is_empty() || self.all_servers).await
+    }
+
     fn server_ips(&self) -> Vec<String> {
         self.servers.iter().map(ToString::to_string).collect()
     }
@@ -231,7 +258,6 @@ impl What {
 
 /// The effect of a disabling, for the question.
 fn question(job: &str, what: &What) -> String {
-    let job = printable(job);
     if !what.items.is_empty() {
         let items: Vec<_> = what.items.iter().map(ToString::to_string).collect();
         return format!("No instance will execute item {} of {job} until it is enabled.", items.join(", "));
@@ -266,30 +292,41 @@ pub(super) fn confirm(question: &str) -> Result<(), Failure> {
 }
 
 impl Done {
-    fn show(&self, how: &str, job: &str, until: &str, as_json: bool) -> Result<ExitCode, Failure> {
+    fn show(
+        &self,
+        args: &EnableArgs,
+        job: &JobName,
+        switch: Switch,
+        until: Option<Timestamp>,
+    ) -> Result<(), Failure> {
+        let how = match switch {
+            Switch::Disabled => "disabled",
+            Switch::Enabled => "enabled",
+        };
+        let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
         let mut as_object = match &self.changed {
             Changed::Items(items) => json!({ "changed_items": items }),
             Changed::Servers(servers) => json!({ "changed_server_ips": servers }),
         };
-        if let Some(fields) = as_object.as_object_mut().filter(|_| how == "disabled") {
+        if let Some(fields) = as_object.as_object_mut().filter(|_| switch == Switch::Disabled) {
             fields.insert("ends_by_itself".to_owned(), self.ends_by_itself.into());
         }
-        let job = printable(job);
+        let shown = printable(job.as_str());
         let lines: Vec<_> = match &self.changed {
             Changed::Items(items) => {
-                items.iter().map(|item| format!("{how}  item {item} of {job}{until}\n")).collect()
+                items.iter().map(|item| format!("{how}  item {item} of {shown}{until}\n")).collect()
             }
             Changed::Servers(servers) => {
-                let line = |server: &String| format!("{how}  {} for {job}{until}\n", printable(server));
+                let line = |server: &String| format!("{how}  {} for {shown}{until}\n", printable(server));
                 servers.iter().map(line).collect()
             }
         };
-        let text = match (as_json, lines.is_empty()) {
-            (true, _) => super::json_line(&as_object),
+        let text = match (args.json, lines.is_empty()) {
+            (true, _) => super::json_line(&args.job.named(job, as_object)),
             (false, true) => format!("nothing to do: already {how}{until}\n"),
             (false, false) => lines.concat(),
         };
         print(text.as_bytes())?;
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

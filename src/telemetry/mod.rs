@@ -30,7 +30,7 @@ use tracing_subscriber::{Registry, reload};
 
 pub use self::limited_lines::ReadClock;
 use self::limited_lines::{FindKinds, LeaveOut, Log, WithNumbers};
-use self::spans::Ids;
+use self::spans::{FIRE_SPANS, Ids};
 use crate::config::{Config, LogFormat};
 
 /// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
@@ -98,10 +98,16 @@ impl Telemetry {
         };
         Registry::default()
             .with(CountLines.with_filter(LevelFilter::WARN))
-            .with(ring_layer().with_filter(log_filter::parse("info")?.and(LeaveOut::new(Log::Ring, now))))
-            .with(log_layer(config.log_format).with_filter(filter.and(LeaveOut::new(Log::Output, now))))
+            .with(
+                ring_layer()
+                    .with_filter(log_filter::parse("info")?.and(LeaveOut::new(Log::Ring, now)).and(logged())),
+            )
+            .with(
+                log_layer(config.log_format)
+                    .with_filter(filter.and(LeaveOut::new(Log::Output, now)).and(logged())),
+            )
             .with(provider.as_ref().map(trace_layer))
-            .with(FindKinds.with_filter(LevelFilter::INFO))
+            .with(FindKinds.with_filter(LevelFilter::INFO.and(logged())))
             .try_init()?;
         Ok(Self { provider })
     }
@@ -162,9 +168,22 @@ fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
+    // A sidecar has a span for each execution: places in this code and its threads would be half of the bytes, and say nothing to an operator.
     tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("sidekeeper"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
         .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::INFO))
+}
+
+/// Lets all through but the spans of a fire.
+fn logged() -> FilterFn {
+    FilterFn::new(is_logged as fn(&Metadata<'_>) -> bool).with_max_level_hint(LevelFilter::TRACE)
+}
+
+fn is_logged(metadata: &Metadata<'_>) -> bool {
+    !(metadata.is_span() && metadata.target() == FIRE_SPANS)
 }
 
 /// Spans and events of this crate, with any log filter.

@@ -22,6 +22,9 @@ const FIRE: &[u8] = b"sidekeeper fire";
 /// The same for the span id of the first execution of an item.
 const FIRST_EXECUTION: &[u8] = b"sidekeeper first execution";
 
+/// The target of the spans of a fire. They are for traces only: no line is logged inside them, so no log keeps their fields.
+pub const FIRE_SPANS: &str = "sidekeeper::fire";
+
 thread_local! {
     /// The id of the span that this thread starts next; `None`: a random one.
     static NEXT: Cell<Option<SpanId>> = const { Cell::new(None) };
@@ -82,6 +85,7 @@ pub fn first_execution(namespace: &str, job: &str, instant: Timestamp, item: Ite
 /// A span for the part of a fire at one instance. The executions are its children.
 pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
     let span = tracing::info_span!(
+        target: FIRE_SPANS,
         parent: None,
         "fire",
         job.name = job,
@@ -98,7 +102,7 @@ pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
 pub struct Traced(SpanContext);
 
 impl Traced {
-    /// Starts a span. `None`: it is not exported.
+    /// Starts a span. It need not be entered. `None`: it is not exported.
     pub fn begin(span: &Span) -> Option<Self> {
         let context = span.context();
         let context = context.span().span_context().clone();

@@ -20,6 +20,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tracing::Span;
+use tracing::span::{Attributes, Id};
 
 use super::spans::{Traced, fire_context, fire_span, first_execution};
 use super::*;
@@ -153,6 +154,37 @@ fn a_span_that_is_not_sampled_leads_to_no_trace() {
         assert!(traced.headers().0.ends_with("-00"));
         assert_eq!(traced.sampled_trace(), None);
     });
+}
+
+#[test]
+fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
+    let spans = collect(|| {
+        fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH).in_scope(|| {});
+    });
+    let mut names: Vec<_> = spans[0].attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["faas.time", "faas.trigger", "job.name"]);
+}
+
+/// Counts the spans that a log would keep the fields of.
+#[derive(Clone, Default)]
+struct Kept(Arc<AtomicU64>);
+
+impl<S: Subscriber> Layer<S> for Kept {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: layer::Context<'_, S>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn logs_keep_no_fields_of_the_spans_of_a_fire() {
+    let kept = Kept::default();
+    tracing::subscriber::with_default(Registry::default().with(kept.clone().with_filter(logged())), || {
+        drop(tracing::info_span!("job"));
+        assert_eq!(kept.0.load(Ordering::Relaxed), 1);
+        drop(fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH));
+    });
+    assert_eq!(kept.0.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -8,10 +8,11 @@ use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelReach, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, FleetExecution, GetJobRequest,
-    GetJobResponse, InstanceStatus, ItemStatus, JobState, JobSummary, ListJobsRequest, ListJobsResponse,
-    ListTriggersRequest, ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest,
-    RemoveServersResponse, ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger,
-    TriggerJobRequest, TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse,
+    GetJobResponse, InstanceStatus, ItemStatus, JobServers, JobState, JobSummary, ListJobsRequest,
+    ListJobsResponse, ListServersRequest, ListServersResponse, ListTriggersRequest, ListTriggersResponse,
+    RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse, ServerStatus,
+    StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest, TriggerJobResponse,
+    TriggerState, UpdateJobRequest, UpdateJobResponse,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -136,6 +137,28 @@ impl JobService for Scripted {
         }))
     }
 
+    async fn list_servers(
+        &self,
+        request: Request<ListServersRequest>,
+    ) -> Result<Response<ListServersResponse>, Status> {
+        // Two pages, the first of them without jobs.
+        if request.into_inner().page_token.is_empty() {
+            let next_page_token = "a".to_owned();
+            return Ok(Response::new(ListServersResponse { jobs: Vec::new(), next_page_token }));
+        }
+        let server = |ip: &str, disabled, instance_count| ServerStatus {
+            server_ip: ip.to_owned(),
+            disabled,
+            instance_count,
+        };
+        let of_job = |name: &str, servers| JobServers { job_name: name.to_owned(), servers };
+        let jobs = vec![
+            of_job("nobody", vec![server("10.0.0.1", true, 0)]),
+            of_job("orders", vec![server("10.0.0.1", false, 2), server("10.0.0.10", false, 1)]),
+        ];
+        Ok(Response::new(ListServersResponse { jobs, next_page_token: String::new() }))
+    }
+
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
         let job_name = request.into_inner().job_name;
         if job_name != "orders" {
@@ -181,7 +204,13 @@ impl JobService for Scripted {
         &self,
         request: Request<StopInstancesRequest>,
     ) -> Result<Response<StopInstancesResponse>, Status> {
-        Ok(Response::new(StopInstancesResponse { stopped_instance_ids: request.into_inner().instance_ids }))
+        let StopInstancesRequest { job_name, instance_ids, server_ips } = request.into_inner();
+        if job_name != "orders" {
+            return Err(Status::permission_denied(format!("job `{job_name}` may not be changed")));
+        }
+        let of_servers = server_ips.iter().map(|server| format!("{server}@-@1"));
+        let stopped_instance_ids = instance_ids.into_iter().chain(of_servers).collect();
+        Ok(Response::new(StopInstancesResponse { stopped_instance_ids }))
     }
 
     async fn remove_servers(
@@ -470,6 +499,50 @@ async fn a_job_is_shown_as_a_whole_and_in_parts_as_text_and_as_json() {
     let refused = output(sidekeeper(&["job", "nobody", "--endpoint", &sidecar().await])).await;
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
     assert!(refused.stderr.contains("no nodes of job `nobody`"), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn the_servers_of_all_jobs_are_printed_as_text_and_as_json() {
+    expect_test::expect![[r#"
+        server     jobs  disabled in  instances
+        10.0.0.1   2     1            2
+        10.0.0.10  1                  1
+    "#]]
+    .assert_eq(&printed(&["servers"]).await);
+    expect_test::expect![[r#"
+        {"servers":[{"jobs":[{"disabled":true,"instance_count":0,"job_name":"nobody"},{"disabled":false,"instance_count":2,"job_name":"orders"}],"server_ip":"10.0.0.1"},{"jobs":[{"disabled":false,"instance_count":1,"job_name":"orders"}],"server_ip":"10.0.0.10"}]}
+    "#]]
+    .assert_eq(&printed(&["servers", "--json"]).await);
+}
+
+#[tokio::test]
+async fn a_server_is_changed_in_every_job_that_has_it() {
+    let every = ["--server", "10.0.0.1", "--every-job"];
+    expect_test::expect![[r#"
+        {"changed_server_ips":[],"job_name":"nobody"}
+        {"changed_server_ips":[],"job_name":"orders"}
+    "#]]
+    .assert_eq(&printed(&[&["enable", "--json"], &every[..]].concat()).await);
+    let endpoint = sidecar().await;
+    let call = async |words: &[&str]| output(sidekeeper(&[words, &["--endpoint", &endpoint]].concat())).await;
+    let asked = call(&[&["disable"], &every[..]].concat()).await;
+    assert_eq!((asked.code, asked.stdout.as_str()), (Some(3), ""));
+    assert!(asked.stderr.contains("The instances of 2 jobs on 10.0.0.1 will lose"), "{}", asked.stderr);
+    // One job is refused, and the other one is done.
+    let stopped = call(&[&["stop", "--yes"], &every[..]].concat()).await;
+    assert_eq!(stopped.code, Some(1), "{}", stopped.stderr);
+    assert!(stopped.stderr.starts_with("nobody: ") && stopped.stderr.contains("not done for every job"));
+    assert!(stopped.stdout.contains(" of orders\n"), "{}", stopped.stdout);
+    for wrong in [
+        &["disable", "orders", "--server", "10.0.0.1", "--every-job", "--yes"][..],
+        &["disable", "--every-job", "--yes"],
+        &["disable", "--item", "1", "--every-job", "--yes"],
+        &["remove", "--every-job", "--yes"],
+        &["stop", "--all-instances", "--every-job", "--yes"],
+        &["stop", "--instance", "10.0.0.1@-@1", "--server", "10.0.0.1", "--every-job", "--yes"],
+    ] {
+        assert_eq!(call(wrong).await.code, Some(64), "{wrong:?}");
+    }
 }
 
 #[tokio::test]

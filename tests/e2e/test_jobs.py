@@ -64,8 +64,64 @@ def test_op_5_commands_that_look_change_no_node_and_leave_no_watch(fleet: Fleet,
     place = places(fleet, applications[1].sidecar)[number]
 
     with fleet.unchanged():
-        for words in (["jobs"], ["job", JOB], ["items", JOB], ["instances", JOB], ["servers", JOB], ["triggers", JOB]):
+        for words in (
+            ["jobs"],
+            ["job", JOB],
+            ["items", JOB],
+            ["instances", JOB],
+            ["servers", JOB],
+            ["servers"],
+            ["triggers", JOB],
+        ):
             told(*words, *place)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_server_is_disabled_stopped_and_removed_in_every_job_that_has_it(fleet: Fleet, number: int) -> None:
+    applications = fleet.three(cron=NEVER)
+    place = places(fleet, applications[0].sidecar)[number]
+    [gone, other] = [application.sidecar.address for application in applications[1:]]
+    # Jobs that only Java instances run, in another state each.
+    java = f"{gone}@-@1"
+    for job, servers in {"bills": {gone: "ENABLED"}, "mails": {gone: "DISABLED"}, "night": {other: "ENABLED"}}.items():
+        for server, status in servers.items():
+            fleet.tree.client.create(f"{fleet.tree.namespace}/{job}/servers/{server}", status.encode(), makepath=True)
+    fleet.tree.client.create(f"{fleet.tree.namespace}/bills/instances/{java}", b"", makepath=True)
+
+    def states() -> dict[str, list[tuple[str, bool, int]]]:
+        return {
+            one["server_ip"]: [(job["job_name"], job["disabled"], job["instance_count"]) for job in one["jobs"]]
+            for one in told("servers", *place)["servers"]
+        }
+
+    def each(*words: str) -> dict[str, Any]:
+        lines = command(*words, "--server", gone, "--every-job", "--json", *place)
+        assert lines.returncode == 0, lines.stderr
+        answers = [json.loads(line) for line in lines.stdout.splitlines()]
+        return {answer.pop("job_name"): answer for answer in answers}
+
+    assert states()[gone] == [("bills", False, 1), ("mails", True, 0), (JOB, False, 1)]
+    assert states()[other] == [("night", False, 0), (JOB, False, 1)]
+    table = [line.split() for line in command("servers", *place).stdout.splitlines()]
+    assert table[2:] == [[gone, "3", "1", "2"], [other, "2", "1"]]
+    nobody = command("disable", "--server", "10.9.9.9", "--every-job", "--yes", *place)
+    assert (nobody.returncode, "no job has had an instance on 10.9.9.9" in nobody.stderr) == (1, True), nobody.stderr
+    changed = {
+        job: answer["changed_server_ips"] for job, answer in each("disable", "--yes", "--reason", "broken fan").items()
+    }
+    assert changed == {"bills": [gone], "mails": [], JOB: [gone]}
+    assert states()[gone] == [("bills", True, 1), ("mails", True, 0), (JOB, True, 1)]
+    fleet.settle(applications[0], applications[2])
+    # A job with an instance on it keeps the server, and the others lose it.
+    kept = command("remove", "--server", gone, "--every-job", "--yes", *place)
+    assert (kept.returncode, kept.stdout) == (1, f"removed  {gone} of mails\n"), kept.stderr
+    assert [line.partition(":")[0] for line in kept.stderr.splitlines()[:2]] == ["bills", JOB]
+    stopped = {job: answer["stopped_instance_ids"] for job, answer in each("stop", "--yes").items()}
+    assert stopped == {"bills": [java], JOB: [applications[1].instance]}
+    assert each("enable") == {"bills": {"changed_server_ips": [gone]}, JOB: {"changed_server_ips": [gone]}}
+    eventually("it has left", lambda: all(count == 0 for _, _, count in states()[gone]))
+    assert set(each("remove", "--yes")) == {"bills", JOB}
+    assert gone not in states()
 
 
 def test_triggers_are_shown_by_a_sidecar_and_by_zookeeper_alike(fleet: Fleet) -> None:

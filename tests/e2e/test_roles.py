@@ -47,6 +47,7 @@ NEEDS = {
     "sidekeeper.v1.JobService/EnableServers": {"operate"},
     "sidekeeper.v1.JobService/GetJob": {"view"},
     "sidekeeper.v1.JobService/ListJobs": {"view"},
+    "sidekeeper.v1.JobService/ListServers": {"view"},
     "sidekeeper.v1.JobService/ListTriggers": {"view"},
     "sidekeeper.v1.JobService/RemoveJob": {"operate"},
     "sidekeeper.v1.JobService/RemoveServers": {"operate"},

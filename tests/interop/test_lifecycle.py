@@ -5,14 +5,16 @@ Each test runs once on two Java instances and once on two of ours; what differs 
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from typing import Any
 
 import pytest
 
 from interop.members import TOTAL, Lifecycle, LifecycleError, Member, MixedFleet, answers_dumps
 from support.job_nodes import JOB, NEVER
-from support.processes import PATIENCE, eventually
+from support.processes import PATIENCE, eventually, sidekeeper_binary
 
 KINDS = ["java", "ours"]
 
@@ -201,6 +203,15 @@ def test_statistics_of_servers(fleet: MixedFleet, lifecycle: Lifecycle, two: tup
     lifecycle.operate("disable", JOB, two[0].address)
     told = by("serverIp", lifecycle.call("ServerStatistics", "getAllServersBriefInfo"))
     assert [str(one["disabledJobsNum"]) for one in told] == ["1", "0"]
+    # `sidekeeper servers` tells the same.
+    place = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+    shown = subprocess.run(
+        [str(sidekeeper_binary()), "servers", "--json", *place], capture_output=True, timeout=PATIENCE, check=True
+    )
+    for java, ours in zip(told, json.loads(shown.stdout)["servers"], strict=True):
+        assert (ours["server_ip"], [job["job_name"] for job in ours["jobs"]]) == (java["serverIp"], java["jobNames"])
+        assert sum(job["instance_count"] for job in ours["jobs"]) == len(java["instances"])
+        assert str(sum(job["disabled"] for job in ours["jobs"])) == str(java["disabledJobsNum"])
 
 
 def test_statistics_of_sharding(fleet: MixedFleet, lifecycle: Lifecycle, two: tuple[Member, Member]) -> None:

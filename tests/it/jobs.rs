@@ -1,7 +1,9 @@
 //! `ListJobs` and `GetJob`: every job of the namespace exactly once, Java's included, and one job as a whole.
 
 use sidekeeper::proto::job_service_client::JobServiceClient;
-use sidekeeper::proto::{GetJobRequest, GetJobResponse, JobState, JobSummary, ListJobsRequest};
+use sidekeeper::proto::{
+    GetJobRequest, GetJobResponse, JobState, JobSummary, ListJobsRequest, ListServersRequest, ServerStatus,
+};
 use sidekeeper::registry::Registry as _;
 use sidekeeper::tree::{NodeKind, Operation, Path};
 use tonic::{Code, Status};
@@ -131,6 +133,66 @@ async fn a_job_is_shown_with_its_instances_servers_and_items() {
     assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
     let wrong = get(&sidecar, "a/b").await.unwrap_err();
     assert_eq!(wrong.code(), Code::InvalidArgument, "{wrong:?}");
+}
+
+#[tokio::test]
+async fn the_servers_of_all_jobs_are_listed_in_pages_and_those_that_are_asked_for_alone() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let session = fleet.registry.open().await.unwrap();
+    let root = Path::parse(&format!("/{}", fleet.namespace)).unwrap();
+    session.ensure(&root, NodeKind::Persistent, b"").await.unwrap();
+    let servers = [
+        ("bills", vec![("10.0.0.2", "ENABLED"), ("10.0.0.10", "DISABLED"), ("not an address", "ENABLED")]),
+        ("empty", vec![]),
+        ("orders", vec![("10.0.0.2", "DISABLED")]),
+    ];
+    for (job, servers) in &servers {
+        let mut path = root.child(job);
+        for part in ["", "servers", "instances"] {
+            let node = if part.is_empty() { path.clone() } else { path.child(part) };
+            session.ensure(&node, NodeKind::Persistent, b"").await.unwrap();
+        }
+        path = path.child("servers");
+        for (ip, status) in servers {
+            session.ensure(&path.child(ip), NodeKind::Persistent, status.as_bytes()).await.unwrap();
+        }
+    }
+    // A Java instance.
+    let java = root.child("bills").child("instances").child("10.0.0.2@-@1");
+    session.ensure(&java, NodeKind::Persistent, b"").await.unwrap();
+    let list = async |server_ips: &[&str], page_size| {
+        let mut client = JobServiceClient::new(sidecar.connect().await);
+        let (mut found, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let server_ips = server_ips.iter().map(ToString::to_string).collect();
+            let request = ListServersRequest { server_ips, page_size, page_token };
+            let page = bounded("the servers", client.list_servers(request)).await?.into_inner();
+            for of_job in page.jobs {
+                for ServerStatus { server_ip, disabled, instance_count } in of_job.servers {
+                    found.push((of_job.job_name.clone(), server_ip, disabled, instance_count));
+                }
+            }
+            if page.next_page_token.is_empty() {
+                break Ok::<_, Status>(found);
+            }
+            page_token = page.next_page_token;
+        }
+    };
+    let line =
+        |job: &str, ip: &str, disabled, instances| (job.to_owned(), ip.to_owned(), disabled, instances);
+    let all = [
+        line("bills", "10.0.0.2", false, 1),
+        line("bills", "10.0.0.10", true, 0),
+        line("orders", "10.0.0.2", true, 0),
+    ];
+    for page_size in [0, 1] {
+        assert_eq!(list(&[], page_size).await.unwrap(), all, "pages of {page_size}");
+        assert_eq!(list(&["10.0.0.2"], page_size).await.unwrap(), [all[0].clone(), all[2].clone()]);
+        assert_eq!(list(&["10.0.0.3"], page_size).await.unwrap(), []);
+    }
+    let refused = list(&["server-1"], 0).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
 }
 
 #[tokio::test]

@@ -365,6 +365,11 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.ListJobsResponse:
         return job_service_pb2.ListJobsResponse()
 
+    async def ListServers(  # noqa: N802
+        self, request: job_service_pb2.ListServersRequest, context: Any
+    ) -> job_service_pb2.ListServersResponse:
+        return job_service_pb2.ListServersResponse()
+
     async def GetJob(  # noqa: N802
         self, request: job_service_pb2.GetJobRequest, context: Any
     ) -> job_service_pb2.GetJobResponse:

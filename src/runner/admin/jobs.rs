@@ -19,9 +19,9 @@ use crate::runner::shared::Shared;
 use crate::tree::{Error, Node};
 
 /// How long the registry may take: it waits while the session is suspended.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// The jobs that are read at once. Their reads travel together.
-const AT_ONCE: usize = 128;
+pub(super) const AT_ONCE: usize = 128;
 
 /// Why the jobs cannot be listed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +94,11 @@ pub async fn list_in(
 }
 
 /// The names of a page, ascending, and the last one if there are more.
-fn part(names: Vec<String>, page: &Page, may_see: impl Fn(&str) -> bool) -> (Vec<JobName>, Option<String>) {
+pub(super) fn part(
+    names: Vec<String>,
+    page: &Page,
+    may_see: impl Fn(&str) -> bool,
+) -> (Vec<JobName>, Option<String>) {
     let is_later = |name: &String| page.after.as_ref().is_none_or(|after| name > after);
     let mut names: Vec<_> = names.into_iter().filter(|name| is_later(name) && may_see(name)).collect();
     names.sort_unstable();

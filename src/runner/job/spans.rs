@@ -13,7 +13,7 @@ use tracing::Span;
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::Source;
 use crate::job::{InstanceId, Item, JobName};
-use crate::telemetry::spans::{Traced, fire_span, first_execution};
+use crate::telemetry::spans::{FIRE_SPANS, Traced, fire_span, first_execution};
 use crate::tree::Path;
 
 /// The spans of one participant.
@@ -47,6 +47,7 @@ impl Spans {
             return traced.clone();
         }
         let span = tracing::info_span!(
+            target: FIRE_SPANS,
             parent: &self.fire(execute.scheduled),
             "execution",
             job.name = %self.job,

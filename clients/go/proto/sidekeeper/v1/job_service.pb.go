@@ -1124,6 +1124,180 @@ func (x *StopInstancesResponse) GetStoppedInstanceIds() []string {
 	return nil
 }
 
+// A page of jobs with their servers.
+type ListServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only these servers (IPv4), at most 10000. Empty: all.
+	ServerIps []string `protobuf:"bytes,1,rep,name=server_ips,json=serverIps,proto3" json:"server_ips,omitempty"`
+	// How many jobs to look at: 1 to 1000. Zero: 50.
+	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The `next_page_token` of the page before. Empty: the first page.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersRequest) Reset() {
+	*x = ListServersRequest{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersRequest) ProtoMessage() {}
+
+func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
+func (*ListServersRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListServersRequest) GetServerIps() []string {
+	if x != nil {
+		return x.ServerIps
+	}
+	return nil
+}
+
+func (x *ListServersRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListServersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of jobs with their servers.
+type ListServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The jobs that the caller may name and that have such a server, ascending by name. A page may have none, and another one may follow it.
+	Jobs []*JobServers `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// The token of the next page. Empty: this is the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersResponse) Reset() {
+	*x = ListServersResponse{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersResponse) ProtoMessage() {}
+
+func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
+func (*ListServersResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListServersResponse) GetJobs() []*JobServers {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *ListServersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// The servers of a job.
+type JobServers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's name.
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The servers that the request asks for and that the job has, ascending.
+	Servers       []*ServerStatus `protobuf:"bytes,2,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobServers) Reset() {
+	*x = JobServers{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobServers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobServers) ProtoMessage() {}
+
+func (x *JobServers) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobServers.ProtoReflect.Descriptor instead.
+func (*JobServers) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *JobServers) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *JobServers) GetServers() []*ServerStatus {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
 // The servers to remove.
 type RemoveServersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1137,7 +1311,7 @@ type RemoveServersRequest struct {
 
 func (x *RemoveServersRequest) Reset() {
 	*x = RemoveServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1323,7 @@ func (x *RemoveServersRequest) String() string {
 func (*RemoveServersRequest) ProtoMessage() {}
 
 func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1336,7 @@ func (x *RemoveServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RemoveServersRequest) GetJobName() string {
@@ -1188,7 +1362,7 @@ type RemoveServersResponse struct {
 
 func (x *RemoveServersResponse) Reset() {
 	*x = RemoveServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1374,7 @@ func (x *RemoveServersResponse) String() string {
 func (*RemoveServersResponse) ProtoMessage() {}
 
 func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1387,7 @@ func (x *RemoveServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 // A server of a job.
@@ -1231,7 +1405,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1417,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1430,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ServerStatus) GetServerIp() string {
@@ -1299,7 +1473,7 @@ type DisableItemsRequest struct {
 
 func (x *DisableItemsRequest) Reset() {
 	*x = DisableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1485,7 @@ func (x *DisableItemsRequest) String() string {
 func (*DisableItemsRequest) ProtoMessage() {}
 
 func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1498,7 @@ func (x *DisableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsRequest.ProtoReflect.Descriptor instead.
 func (*DisableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DisableItemsRequest) GetJobName() string {
@@ -1369,7 +1543,7 @@ type DisableItemsResponse struct {
 
 func (x *DisableItemsResponse) Reset() {
 	*x = DisableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1555,7 @@ func (x *DisableItemsResponse) String() string {
 func (*DisableItemsResponse) ProtoMessage() {}
 
 func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1568,7 @@ func (x *DisableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableItemsResponse.ProtoReflect.Descriptor instead.
 func (*DisableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DisableItemsResponse) GetChangedItems() []uint32 {
@@ -1424,7 +1598,7 @@ type EnableItemsRequest struct {
 
 func (x *EnableItemsRequest) Reset() {
 	*x = EnableItemsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1610,7 @@ func (x *EnableItemsRequest) String() string {
 func (*EnableItemsRequest) ProtoMessage() {}
 
 func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1623,7 @@ func (x *EnableItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsRequest.ProtoReflect.Descriptor instead.
 func (*EnableItemsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EnableItemsRequest) GetJobName() string {
@@ -1477,7 +1651,7 @@ type EnableItemsResponse struct {
 
 func (x *EnableItemsResponse) Reset() {
 	*x = EnableItemsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1663,7 @@ func (x *EnableItemsResponse) String() string {
 func (*EnableItemsResponse) ProtoMessage() {}
 
 func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1676,7 @@ func (x *EnableItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableItemsResponse.ProtoReflect.Descriptor instead.
 func (*EnableItemsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EnableItemsResponse) GetChangedItems() []uint32 {
@@ -1529,7 +1703,7 @@ type DisableServersRequest struct {
 
 func (x *DisableServersRequest) Reset() {
 	*x = DisableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1715,7 @@ func (x *DisableServersRequest) String() string {
 func (*DisableServersRequest) ProtoMessage() {}
 
 func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1728,7 @@ func (x *DisableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersRequest.ProtoReflect.Descriptor instead.
 func (*DisableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DisableServersRequest) GetJobName() string {
@@ -1598,7 +1772,7 @@ type DisableServersResponse struct {
 
 func (x *DisableServersResponse) Reset() {
 	*x = DisableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1784,7 @@ func (x *DisableServersResponse) String() string {
 func (*DisableServersResponse) ProtoMessage() {}
 
 func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1797,7 @@ func (x *DisableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableServersResponse.ProtoReflect.Descriptor instead.
 func (*DisableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DisableServersResponse) GetChangedServerIps() []string {
@@ -1653,7 +1827,7 @@ type EnableServersRequest struct {
 
 func (x *EnableServersRequest) Reset() {
 	*x = EnableServersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1839,7 @@ func (x *EnableServersRequest) String() string {
 func (*EnableServersRequest) ProtoMessage() {}
 
 func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1852,7 @@ func (x *EnableServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersRequest.ProtoReflect.Descriptor instead.
 func (*EnableServersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EnableServersRequest) GetJobName() string {
@@ -1706,7 +1880,7 @@ type EnableServersResponse struct {
 
 func (x *EnableServersResponse) Reset() {
 	*x = EnableServersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1892,7 @@ func (x *EnableServersResponse) String() string {
 func (*EnableServersResponse) ProtoMessage() {}
 
 func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1905,7 @@ func (x *EnableServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableServersResponse.ProtoReflect.Descriptor instead.
 func (*EnableServersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EnableServersResponse) GetChangedServerIps() []string {
@@ -1756,7 +1930,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1942,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1955,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{23}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TriggerJobRequest) GetJobName() string {
@@ -1811,7 +1985,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1997,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[24]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +2010,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{24}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
@@ -1864,7 +2038,7 @@ type ListTriggersRequest struct {
 
 func (x *ListTriggersRequest) Reset() {
 	*x = ListTriggersRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2050,7 @@ func (x *ListTriggersRequest) String() string {
 func (*ListTriggersRequest) ProtoMessage() {}
 
 func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[25]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2063,7 @@ func (x *ListTriggersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersRequest.ProtoReflect.Descriptor instead.
 func (*ListTriggersRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{25}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTriggersRequest) GetJobName() string {
@@ -1912,7 +2086,7 @@ type ListTriggersResponse struct {
 
 func (x *ListTriggersResponse) Reset() {
 	*x = ListTriggersResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2098,7 @@ func (x *ListTriggersResponse) String() string {
 func (*ListTriggersResponse) ProtoMessage() {}
 
 func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[26]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2111,7 @@ func (x *ListTriggersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTriggersResponse.ProtoReflect.Descriptor instead.
 func (*ListTriggersResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{26}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTriggersResponse) GetTriggers() []*Trigger {
@@ -1977,7 +2151,7 @@ type Trigger struct {
 
 func (x *Trigger) Reset() {
 	*x = Trigger{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2163,7 @@ func (x *Trigger) String() string {
 func (*Trigger) ProtoMessage() {}
 
 func (x *Trigger) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[27]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2176,7 @@ func (x *Trigger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
 func (*Trigger) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{27}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Trigger) GetInstanceId() string {
@@ -2066,7 +2240,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2252,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[28]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2265,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{28}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -2136,7 +2310,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2148,7 +2322,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[29]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2161,7 +2335,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{29}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -2195,7 +2369,7 @@ type FleetExecution struct {
 
 func (x *FleetExecution) Reset() {
 	*x = FleetExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2381,7 @@ func (x *FleetExecution) String() string {
 func (*FleetExecution) ProtoMessage() {}
 
 func (x *FleetExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2394,7 @@ func (x *FleetExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
 func (*FleetExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FleetExecution) GetInstanceId() string {
@@ -2268,7 +2442,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2454,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2467,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2398,7 +2572,20 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"server_ips\x18\x03 \x03(\tR\tserverIps\"I\n" +
 	"\x15StopInstancesResponse\x120\n" +
-	"\x14stopped_instance_ids\x18\x01 \x03(\tR\x12stoppedInstanceIds\"P\n" +
+	"\x14stopped_instance_ids\x18\x01 \x03(\tR\x12stoppedInstanceIds\"o\n" +
+	"\x12ListServersRequest\x12\x1d\n" +
+	"\n" +
+	"server_ips\x18\x01 \x03(\tR\tserverIps\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"l\n" +
+	"\x13ListServersResponse\x12-\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x19.sidekeeper.v1.JobServersR\x04jobs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"^\n" +
+	"\n" +
+	"JobServers\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x125\n" +
+	"\aservers\x18\x02 \x03(\v2\x1b.sidekeeper.v1.ServerStatusR\aservers\"P\n" +
 	"\x14RemoveServersRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -2497,14 +2684,15 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\x14CANCEL_REACH_SIDECAR\x10\x01\x12\x15\n" +
 	"\x11CANCEL_REACH_JAVA\x10\x02\x12 \n" +
 	"\x1cCANCEL_REACH_EARLIER_VERSION\x10\x03\x12\x1b\n" +
-	"\x17CANCEL_REACH_NOT_ONLINE\x10\x042\xf3\b\n" +
+	"\x17CANCEL_REACH_NOT_ONLINE\x10\x042\xc9\t\n" +
 	"\n" +
 	"JobService\x12K\n" +
 	"\bListJobs\x12\x1e.sidekeeper.v1.ListJobsRequest\x1a\x1f.sidekeeper.v1.ListJobsResponse\x12E\n" +
 	"\x06GetJob\x12\x1c.sidekeeper.v1.GetJobRequest\x1a\x1d.sidekeeper.v1.GetJobResponse\x12N\n" +
 	"\tUpdateJob\x12\x1f.sidekeeper.v1.UpdateJobRequest\x1a .sidekeeper.v1.UpdateJobResponse\x12N\n" +
 	"\tRemoveJob\x12\x1f.sidekeeper.v1.RemoveJobRequest\x1a .sidekeeper.v1.RemoveJobResponse\x12Z\n" +
-	"\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12Z\n" +
+	"\rStopInstances\x12#.sidekeeper.v1.StopInstancesRequest\x1a$.sidekeeper.v1.StopInstancesResponse\x12T\n" +
+	"\vListServers\x12!.sidekeeper.v1.ListServersRequest\x1a\".sidekeeper.v1.ListServersResponse\x12Z\n" +
 	"\rRemoveServers\x12#.sidekeeper.v1.RemoveServersRequest\x1a$.sidekeeper.v1.RemoveServersResponse\x12Q\n" +
 	"\n" +
 	"TriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12W\n" +
@@ -2529,7 +2717,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
@@ -2546,86 +2734,93 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*RemoveJobResponse)(nil),        // 12: sidekeeper.v1.RemoveJobResponse
 	(*StopInstancesRequest)(nil),     // 13: sidekeeper.v1.StopInstancesRequest
 	(*StopInstancesResponse)(nil),    // 14: sidekeeper.v1.StopInstancesResponse
-	(*RemoveServersRequest)(nil),     // 15: sidekeeper.v1.RemoveServersRequest
-	(*RemoveServersResponse)(nil),    // 16: sidekeeper.v1.RemoveServersResponse
-	(*ServerStatus)(nil),             // 17: sidekeeper.v1.ServerStatus
-	(*DisableItemsRequest)(nil),      // 18: sidekeeper.v1.DisableItemsRequest
-	(*DisableItemsResponse)(nil),     // 19: sidekeeper.v1.DisableItemsResponse
-	(*EnableItemsRequest)(nil),       // 20: sidekeeper.v1.EnableItemsRequest
-	(*EnableItemsResponse)(nil),      // 21: sidekeeper.v1.EnableItemsResponse
-	(*DisableServersRequest)(nil),    // 22: sidekeeper.v1.DisableServersRequest
-	(*DisableServersResponse)(nil),   // 23: sidekeeper.v1.DisableServersResponse
-	(*EnableServersRequest)(nil),     // 24: sidekeeper.v1.EnableServersRequest
-	(*EnableServersResponse)(nil),    // 25: sidekeeper.v1.EnableServersResponse
-	(*TriggerJobRequest)(nil),        // 26: sidekeeper.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),       // 27: sidekeeper.v1.TriggerJobResponse
-	(*ListTriggersRequest)(nil),      // 28: sidekeeper.v1.ListTriggersRequest
-	(*ListTriggersResponse)(nil),     // 29: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 30: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 31: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 32: sidekeeper.v1.CancelExecutionsResponse
-	(*FleetExecution)(nil),           // 33: sidekeeper.v1.FleetExecution
-	(*CancelledExecution)(nil),       // 34: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 35: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 36: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 37: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 38: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 39: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 40: google.protobuf.FieldMask
+	(*ListServersRequest)(nil),       // 15: sidekeeper.v1.ListServersRequest
+	(*ListServersResponse)(nil),      // 16: sidekeeper.v1.ListServersResponse
+	(*JobServers)(nil),               // 17: sidekeeper.v1.JobServers
+	(*RemoveServersRequest)(nil),     // 18: sidekeeper.v1.RemoveServersRequest
+	(*RemoveServersResponse)(nil),    // 19: sidekeeper.v1.RemoveServersResponse
+	(*ServerStatus)(nil),             // 20: sidekeeper.v1.ServerStatus
+	(*DisableItemsRequest)(nil),      // 21: sidekeeper.v1.DisableItemsRequest
+	(*DisableItemsResponse)(nil),     // 22: sidekeeper.v1.DisableItemsResponse
+	(*EnableItemsRequest)(nil),       // 23: sidekeeper.v1.EnableItemsRequest
+	(*EnableItemsResponse)(nil),      // 24: sidekeeper.v1.EnableItemsResponse
+	(*DisableServersRequest)(nil),    // 25: sidekeeper.v1.DisableServersRequest
+	(*DisableServersResponse)(nil),   // 26: sidekeeper.v1.DisableServersResponse
+	(*EnableServersRequest)(nil),     // 27: sidekeeper.v1.EnableServersRequest
+	(*EnableServersResponse)(nil),    // 28: sidekeeper.v1.EnableServersResponse
+	(*TriggerJobRequest)(nil),        // 29: sidekeeper.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),       // 30: sidekeeper.v1.TriggerJobResponse
+	(*ListTriggersRequest)(nil),      // 31: sidekeeper.v1.ListTriggersRequest
+	(*ListTriggersResponse)(nil),     // 32: sidekeeper.v1.ListTriggersResponse
+	(*Trigger)(nil),                  // 33: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 34: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 35: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 36: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 37: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 38: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 39: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 40: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 41: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 42: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 43: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	35, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	36, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	17, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	37, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	38, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	39, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	38, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	39, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	20, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
+	40, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	41, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	42, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
 	8,  // 8: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
-	38, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
-	38, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
-	35, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	40, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	38, // 13: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
-	38, // 14: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
-	30, // 15: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 16: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	38, // 17: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	34, // 18: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	33, // 19: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 20: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 21: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	6,  // 22: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	9,  // 23: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	11, // 24: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	13, // 25: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	15, // 26: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	26, // 27: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	28, // 28: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	31, // 29: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	18, // 30: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	20, // 31: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	22, // 32: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	24, // 33: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 34: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	7,  // 35: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	10, // 36: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	12, // 37: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	14, // 38: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	16, // 39: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	27, // 40: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	29, // 41: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	32, // 42: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	19, // 43: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	21, // 44: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	23, // 45: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	25, // 46: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	34, // [34:47] is the sub-list for method output_type
-	21, // [21:34] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	41, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
+	41, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
+	38, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	43, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	17, // 13: sidekeeper.v1.ListServersResponse.jobs:type_name -> sidekeeper.v1.JobServers
+	20, // 14: sidekeeper.v1.JobServers.servers:type_name -> sidekeeper.v1.ServerStatus
+	41, // 15: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
+	41, // 16: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
+	33, // 17: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	1,  // 18: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	41, // 19: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	37, // 20: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	36, // 21: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 22: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 23: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	6,  // 24: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	9,  // 25: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	11, // 26: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	13, // 27: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	15, // 28: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
+	18, // 29: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	29, // 30: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	31, // 31: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	34, // 32: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	21, // 33: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	23, // 34: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	25, // 35: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	27, // 36: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 37: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	7,  // 38: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	10, // 39: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	12, // 40: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	14, // 41: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	16, // 42: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
+	19, // 43: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	30, // 44: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	32, // 45: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	35, // 46: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	22, // 47: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	24, // 48: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	26, // 49: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	28, // 50: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	37, // [37:51] is the sub-list for method output_type
+	23, // [23:37] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -2645,7 +2840,7 @@ func file_sidekeeper_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	JobService_UpdateJob_FullMethodName        = "/sidekeeper.v1.JobService/UpdateJob"
 	JobService_RemoveJob_FullMethodName        = "/sidekeeper.v1.JobService/RemoveJob"
 	JobService_StopInstances_FullMethodName    = "/sidekeeper.v1.JobService/StopInstances"
+	JobService_ListServers_FullMethodName      = "/sidekeeper.v1.JobService/ListServers"
 	JobService_RemoveServers_FullMethodName    = "/sidekeeper.v1.JobService/RemoveServers"
 	JobService_TriggerJob_FullMethodName       = "/sidekeeper.v1.JobService/TriggerJob"
 	JobService_ListTriggers_FullMethodName     = "/sidekeeper.v1.JobService/ListTriggers"
@@ -75,6 +76,11 @@ type JobServiceClient interface {
 	// registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
 	// some instances may be stopped, and the call may be repeated.
 	StopInstances(ctx context.Context, in *StopInstancesRequest, opts ...grpc.CallOption) (*StopInstancesResponse, error)
+	// Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+	// disabled. Reads only.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
+	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
 	// Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
 	// with its next instance.
 	//
@@ -192,6 +198,16 @@ func (c *jobServiceClient) StopInstances(ctx context.Context, in *StopInstancesR
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StopInstancesResponse)
 	err := c.cc.Invoke(ctx, JobService_StopInstances_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServersResponse)
+	err := c.cc.Invoke(ctx, JobService_ListServers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -319,6 +335,11 @@ type JobServiceServer interface {
 	// registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
 	// some instances may be stopped, and the call may be repeated.
 	StopInstances(context.Context, *StopInstancesRequest) (*StopInstancesResponse, error)
+	// Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+	// disabled. Reads only.
+	//
+	// Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
+	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
 	// Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
 	// with its next instance.
 	//
@@ -406,6 +427,9 @@ func (UnimplementedJobServiceServer) RemoveJob(context.Context, *RemoveJobReques
 }
 func (UnimplementedJobServiceServer) StopInstances(context.Context, *StopInstancesRequest) (*StopInstancesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StopInstances not implemented")
+}
+func (UnimplementedJobServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
 }
 func (UnimplementedJobServiceServer) RemoveServers(context.Context, *RemoveServersRequest) (*RemoveServersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveServers not implemented")
@@ -538,6 +562,24 @@ func _JobService_StopInstances_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(JobServiceServer).StopInstances(ctx, req.(*StopInstancesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).ListServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_ListServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).ListServers(ctx, req.(*ListServersRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -712,6 +754,10 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "StopInstances",
 			Handler:    _JobService_StopInstances_Handler,
+		},
+		{
+			MethodName: "ListServers",
+			Handler:    _JobService_ListServers_Handler,
 		},
 		{
 			MethodName: "RemoveServers",

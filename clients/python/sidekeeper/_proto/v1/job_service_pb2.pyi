@@ -580,6 +580,94 @@ class StopInstancesResponse(_message.Message):
 Global___StopInstancesResponse: _TypeAlias = StopInstancesResponse  # noqa: Y015
 
 @_typing.final
+class ListServersRequest(_message.Message):
+    """A page of jobs with their servers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_IPS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many jobs to look at: 1 to 1000. Zero: 50."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty: the first page."""
+    @_builtins.property
+    def server_ips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these servers (IPv4), at most 10000. Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        server_ips: _abc.Iterable[_builtins.str] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "server_ips", b"server_ips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListServersRequest: _TypeAlias = ListServersRequest  # noqa: Y015
+
+@_typing.final
+class ListServersResponse(_message.Message):
+    """A page of jobs with their servers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty: this is the last one."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobServers]:
+        """The jobs that the caller may name and that have such a server, ascending by name. A page may have none, and another one may follow it."""
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___JobServers] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListServersResponse: _TypeAlias = ListServersResponse  # noqa: Y015
+
+@_typing.final
+class JobServers(_message.Message):
+    """The servers of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name."""
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]:
+        """The servers that the request asks for and that the job has, ascending."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        servers: _abc.Iterable[Global___ServerStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobServers: _TypeAlias = JobServers  # noqa: Y015
+
+@_typing.final
 class RemoveServersRequest(_message.Message):
     """The servers to remove."""
 

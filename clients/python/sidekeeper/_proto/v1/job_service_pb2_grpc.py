@@ -60,6 +60,11 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.FromString,
                 _registered_method=True)
+        self.ListServers = channel.unary_unary(
+                '/sidekeeper.v1.JobService/ListServers',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListServersRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListServersResponse.FromString,
+                _registered_method=True)
         self.RemoveServers = channel.unary_unary(
                 '/sidekeeper.v1.JobService/RemoveServers',
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.RemoveServersRequest.SerializeToString,
@@ -161,6 +166,16 @@ class JobServiceServicer(object):
         Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
         registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
         some instances may be stopped, and the call may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListServers(self, request, context):
+        """Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+        disabled. Reads only.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -296,6 +311,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.StopInstances,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.SerializeToString,
+            ),
+            'ListServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListServers,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.ListServersRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.ListServersResponse.SerializeToString,
             ),
             'RemoveServers': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveServers,
@@ -474,6 +494,33 @@ class JobService(object):
             '/sidekeeper.v1.JobService/StopInstances',
             sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.StopInstancesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/ListServers',
+            sidekeeper_dot_v1_dot_job__service__pb2.ListServersRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.ListServersResponse.FromString,
             options,
             channel_credentials,
             insecure,

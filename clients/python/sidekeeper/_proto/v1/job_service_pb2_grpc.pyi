@@ -73,6 +73,12 @@ class JobServiceStub:
     registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
     some instances may be stopped, and the call may be repeated.
     """
+    ListServers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListServersRequest, _job_service_pb2.ListServersResponse]
+    """Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+    disabled. Reads only.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
+    """
     RemoveServers: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RemoveServersRequest, _job_service_pb2.RemoveServersResponse]
     """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
     with its next instance.
@@ -187,6 +193,12 @@ class JobServiceAsyncStub(JobServiceStub):
     Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
     registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
     some instances may be stopped, and the call may be repeated.
+    """
+    ListServers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListServersRequest, _job_service_pb2.ListServersResponse]  # type: ignore[assignment]
+    """Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+    disabled. Reads only.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
     """
     RemoveServers: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RemoveServersRequest, _job_service_pb2.RemoveServersResponse]  # type: ignore[assignment]
     """Removes servers of a job that have no instance any more: they vanish from lists, and so does an operator's DISABLED. A server is back
@@ -329,6 +341,18 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         Fails with INVALID_ARGUMENT (a field is wrong, or a named instance is not online; nothing is changed then), NOT_FOUND (the
         registry has no nodes of the job), PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE or UNKNOWN as `UpdateJob`; after the last four
         some instances may be stopped, and the call may be repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def ListServers(
+        self,
+        request: _job_service_pb2.ListServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListServersResponse, _abc.Awaitable[_job_service_pb2.ListServersResponse]]:
+        """Lists the servers of all jobs of the namespace, those of Java included: which jobs have had instances on a server, and in which of them it is
+        disabled. Reads only.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or UNAVAILABLE (the registry does not answer).
         """
 
     @_abc_1.abstractmethod
