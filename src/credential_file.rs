@@ -3,9 +3,10 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use nix::unistd::geteuid;
 use rustls::pki_types::UnixTime;
 use tokio::fs::File;
@@ -63,6 +64,30 @@ fn check_rights(mode: u32, owner: u32, own: u32) -> Result<(), String> {
         return Err(format!("other users may use it (mode {:04o}): `chmod 0600` it", mode & 0o7777));
     }
     Ok(())
+}
+
+/// The end of a certificate that the sidecar shows, as the file that is in force has it. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct CertificateEnd(Arc<Mutex<Option<Timestamp>>>);
+
+impl CertificateEnd {
+    /// The end; `None`: the sidecar shows no certificate.
+    pub fn get(&self) -> Option<Timestamp> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, end: Option<Timestamp>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = end;
+    }
+}
+
+/// The ends of all certificates that the sidecar shows. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct CertificateEnds {
+    /// The one that callers see.
+    pub listener: CertificateEnd,
+    /// The one that ZooKeeper sees.
+    pub registry: CertificateEnd,
 }
 
 /// How long before its end a certificate is announced to expire.

@@ -6,7 +6,7 @@ pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod coordination;
-mod credential_file;
+pub mod credential_file;
 pub mod crypto;
 pub mod dump;
 pub mod elasticjob;

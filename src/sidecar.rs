@@ -40,6 +40,7 @@ use crate::api::sticky_lock::StickyLockCalls;
 use crate::config::{Config, Listen, ListenAddress, Rights, Who};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
+use crate::credential_file::{CertificateEnd, CertificateEnds};
 use crate::dump;
 use crate::extension::lock::Roots;
 use crate::http;
@@ -145,8 +146,9 @@ impl Sidecar {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let namespace = Path::parse(&format!("/{}", config.namespace))?;
         let clock = Clock::start();
-        let registry = open_registry(&config, &clock).await?;
-        Self::start_by(config, namespace, registry, clock).await
+        let certificates = CertificateEnds::default();
+        let registry = open_registry(&config, &clock, &certificates.registry).await?;
+        Self::start_by(config, namespace, (registry, certificates), clock).await
     }
 
     /// As [`Self::start`], on a registry that the caller has opened.
@@ -155,18 +157,18 @@ impl Sidecar {
         namespace: Path,
         registry: Arc<dyn Registry>,
     ) -> Result<Self, StartError> {
-        Self::start_by(config, namespace, registry, Clock::start()).await
+        Self::start_by(config, namespace, (registry, CertificateEnds::default()), Clock::start()).await
     }
 
     async fn start_by(
         config: Config,
         namespace: Path,
-        registry: Arc<dyn Registry>,
+        (registry, certificates): (Arc<dyn Registry>, CertificateEnds),
         clock: Clock,
     ) -> Result<Self, StartError> {
         let files = load_job_files(&config)?;
         let (token_file, tokens) = open_tokens(&config).await?;
-        let (tls_files, tls) = open_tls(&config).await?;
+        let (tls_files, tls) = open_tls(&config, &certificates.listener).await?;
         let listeners = listen(&config, tls.as_ref()).await?;
         let dump = listen_for_dump(&config).await?;
         let http = listen_for_http(&config).await?;
@@ -201,6 +203,7 @@ impl Sidecar {
             lock_waits: LockWaits::default(),
             elections: Elections::default(),
             meters: meters.clone(),
+            certificates,
         };
         let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
         let attachments = Attachments::new(shared.clone(), locks.clone());
@@ -409,8 +412,12 @@ fn warn_of_open_doors(config: &Config) {
     }
 }
 
-/// The registry of a configuration.
-pub(crate) async fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
+/// The registry of a configuration. `end` becomes the end of the client certificate that it shows.
+pub(crate) async fn open_registry(
+    config: &Config,
+    clock: &Clock,
+    end: &CertificateEnd,
+) -> Result<Arc<dyn Registry>, StartError> {
     let Some(connect) = &config.zookeeper else {
         let embedded = match &config.data_dir {
             Some(folder) => Embedded::open(folder)?,
@@ -427,7 +434,8 @@ pub(crate) async fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<
         digest: config.digest.as_ref().map(|digest| digest.reveal().to_owned()),
         files: config.credential_files.clone(),
         acl: config.zookeeper_acl.clone(),
-    })?;
+    })?
+    .with_certificate_end(end.clone());
     zookeeper.check_files().await?;
     warn_of_open_doors(config);
     Ok(Arc::new(zookeeper.with_clock(Arc::new(move || clock.now().mono))))
@@ -476,9 +484,10 @@ async fn open_tokens(config: &Config) -> Result<(Option<TokenFile>, Tokens), Tok
 /// The certificates of TLS, if an address has TLS, and the files from which they come.
 async fn open_tls(
     config: &Config,
+    end: &CertificateEnd,
 ) -> Result<(Option<TlsFiles>, Option<watch::Receiver<Tls>>), TlsFilesError> {
     let Some(files) = &config.tls else { return Ok((None, None)) };
-    let (files, tls) = TlsFiles::open(files.clone()).await?;
+    let (files, tls) = TlsFiles::open(files.clone(), end.clone()).await?;
     Ok((Some(files), Some(tls)))
 }
 

@@ -12,6 +12,7 @@ use super::endpoint::exit_code;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
 use crate::config::settings::{self, Setting};
 use crate::config::{ConfigError, Flags, GivenSetting, Sources, load};
+use crate::credential_file::CertificateEnd;
 use crate::registry::{self, Session};
 use crate::runner::admin::Namespace;
 use crate::runner::clock::Clock;
@@ -102,7 +103,7 @@ impl RegistryArgs {
         let config = loaded.config;
         let namespace = Path::parse(&format!("/{}", config.namespace)).context("namespace")?;
         let clock = Clock::start();
-        let registry = open_registry(&config, &clock).await?;
+        let registry = open_registry(&config, &clock, &CertificateEnd::default()).await?;
         let session = registry.open().await.map_err(|error| {
             let may_help = matches!(error, Error::Unreachable(_) | Error::ReadOnly(_));
             let code = if may_help { TRY_AGAIN } else { FAILED };

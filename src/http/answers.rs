@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode, Uri};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
+use crate::metrics::meters::Format;
 use crate::registry::SessionState;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::gauges;
@@ -19,6 +20,7 @@ const ALIVE: Duration = Duration::from_secs(10);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 
 /// The answers of a sidecar. Clones share it.
@@ -41,14 +43,14 @@ impl Answers {
     }
 
     /// Answers a request for a path.
-    pub(super) async fn answer(&self, uri: &Uri) -> Response<String> {
+    pub(super) async fn answer(&self, uri: &Uri, headers: &HeaderMap) -> Response<String> {
         let query = uri.query().unwrap_or_default();
         match uri.path() {
             "/livez" => probe("livez", &[("heartbeat", is_alive(&self.heartbeat))], query),
             // The sidecar answers only once its listeners are bound; a registry is not needed for that.
             "/startupz" => probe("startupz", &[], query),
             "/readyz" => probe("readyz", &self.readiness(), query),
-            "/metrics" => self.metrics().await,
+            "/metrics" => self.metrics(wanted(headers)).await,
             "/version" => text(StatusCode::OK, JSON, version()),
             path => {
                 let wanted = path.strip_prefix("/readyz/");
@@ -91,16 +93,41 @@ impl Answers {
         ]
     }
 
-    async fn metrics(&self) -> Response<String> {
+    async fn metrics(&self, format: Format) -> Response<String> {
         // The semaphore is never closed.
         let Ok(_turn) = self.rendering.acquire().await else { return failed() };
         let (attachments, heartbeat) = (self.attachments.clone(), self.heartbeat.clone());
         // A job may have thousands of items: no other task waits for them.
-        let rendered = spawn_blocking(move || gauges::render(&attachments, &heartbeat));
+        let rendered = spawn_blocking(move || gauges::render(format, &attachments, &heartbeat));
         match rendered.await {
-            Ok(Ok(body)) => text(StatusCode::OK, OPEN_METRICS, body),
+            Ok(Ok(body)) => text(StatusCode::OK, content(format), body),
             Ok(Err(_)) | Err(_) => failed(),
         }
+    }
+}
+
+/// The format that a scraper asks for: OpenMetrics only by its name, because other scrapers accept everything, too.
+fn wanted(headers: &HeaderMap) -> Format {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|header| header.to_str().ok());
+    let mut kinds = accepted.flat_map(|header| header.split(','));
+    let names_it = kinds.any(|kind| {
+        let mut parts = kind.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        name.eq_ignore_ascii_case("application/openmetrics-text") && !parts.any(is_unwanted)
+    });
+    if names_it { Format::OpenMetrics } else { Format::Plain }
+}
+
+/// Whether a parameter of an accepted kind says that it is not accepted (RFC 9110, 12.4.2: a weight of 0).
+fn is_unwanted(parameter: &str) -> bool {
+    let weight = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="));
+    weight.and_then(|weight| weight.parse::<f64>().ok()).is_some_and(|weight| weight <= 0.0)
+}
+
+fn content(format: Format) -> &'static str {
+    match format {
+        Format::OpenMetrics => OPEN_METRICS,
+        Format::Plain => PLAIN,
     }
 }
 
@@ -223,6 +250,34 @@ mod tests {
         machine.change(|(now, stop)| *stop = *now + Duration::from_secs(1));
         assert_eq!(heart.clone().keep().now_or_never(), None);
         assert_eq!(live(), StatusCode::OK);
+    }
+
+    #[test]
+    fn openmetrics_is_for_scrapers_that_name_it() {
+        let wants = |accepted: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for kind in accepted {
+                headers.append(ACCEPT, HeaderValue::from_static(kind));
+            }
+            wanted(&headers)
+        };
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let several = ["text/plain", "Application/OpenMetrics-Text; version=1.0.0"];
+        for accepted in [&[prometheus][..], &several] {
+            assert_eq!(wants(accepted), Format::OpenMetrics, "{accepted:?}");
+        }
+        let others = [
+            "*/*",
+            "text/plain;version=0.0.4",
+            "application/openmetrics-text;q=0",
+            "application/json",
+            ",;=,",
+        ];
+        assert_eq!(wants(&[]), Format::Plain);
+        for accepted in others {
+            assert_eq!(wants(&[accepted]), Format::Plain, "{accepted}");
+        }
     }
 
     #[test]

@@ -90,7 +90,7 @@ async fn converse(stream: TcpStream, peer: SocketAddr, answers: Answers, hosts: 
         let (answers, hosts) = (answers.clone(), Arc::clone(&hosts));
         async move {
             Ok::<_, Infallible>(match guard::check(&request, &hosts) {
-                Ok(()) => answers.answer(request.uri()).await,
+                Ok(()) => answers.answer(request.uri(), request.headers()).await,
                 Err(refusal) => refusal.into_response(),
             })
         }

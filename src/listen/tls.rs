@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -23,7 +24,7 @@ use tracing::{debug, warn};
 
 use super::reread;
 use crate::config::ServerFiles;
-use crate::credential_file::{Reminder, public, secret};
+use crate::credential_file::{CertificateEnd, Reminder, public, secret};
 use crate::pem::CertificateName;
 use crate::runner::clock::Clock;
 use crate::{crypto, pem};
@@ -45,6 +46,8 @@ pub struct TlsFilesError(String);
 pub struct Tls {
     texts: Texts,
     chain: Vec<CertificateDer<'static>>,
+    /// When the first certificate of the chain expires.
+    end: Option<Timestamp>,
     config: Arc<ServerConfig>,
 }
 
@@ -96,7 +99,7 @@ impl Tls {
         config.alpn_protocols = vec![HTTP_2.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { texts, chain, config: Arc::new(config) })
+        Ok(Self { texts, end: pem::end(&chain), chain, config: Arc::new(config) })
     }
 }
 
@@ -104,26 +107,33 @@ impl Tls {
 pub struct TlsFiles {
     files: ServerFiles,
     current: watch::Sender<Tls>,
+    end: CertificateEnd,
 }
 
 impl TlsFiles {
-    /// Reads the files. Fails if other users can read the key, or if something is wrong.
-    pub async fn open(files: ServerFiles) -> Result<(Self, watch::Receiver<Tls>), TlsFilesError> {
+    /// Reads the files. Fails if other users can read the key, or if something is wrong. `end` becomes the end of the certificate,
+    /// now and whenever the files are read again.
+    pub async fn open(
+        files: ServerFiles,
+        end: CertificateEnd,
+    ) -> Result<(Self, watch::Receiver<Tls>), TlsFilesError> {
         let tls = read(&files, None).await.map_err(TlsFilesError)?;
+        end.set(tls.end);
         let (current, receiver) = watch::channel(tls);
-        Ok((Self { files, current }, receiver))
+        Ok((Self { files, current, end }, receiver))
     }
 
     /// Reads the files again and again. Never ends.
     pub async fn keep(self, clock: Clock) {
-        let Self { files, current } = self;
+        let Self { files, current, end: told } = self;
         let known = current.subscribe();
         let reminder = &Reminder::default();
-        let files = &files;
+        let (files, told) = (&files, &told);
         let read = || {
             let known = known.borrow().clone();
             async move {
                 let tls = read(files, Some(known)).await?;
+                told.set(tls.end);
                 if let Some(end) = reminder.due(UnixTime::now(), |soon| pem::expires_before(&tls.chain, soon))
                 {
                     let (path, expires) = (files.cert.display(), pem::moment(end));
@@ -303,8 +313,26 @@ mod tests {
         let expired = "tls_cert: it has expired at 2021-01-01T00:00:00Z; renew it";
         let files = files_until(folder.path(), 2021);
         assert_eq!(read(&files, Some(known)).await.unwrap_err(), expired);
-        let refused = TlsFiles::open(files).await.err().expect("a refusal");
+        let refused = TlsFiles::open(files, CertificateEnd::default()).await.err().expect("a refusal");
         assert_eq!(refused.to_string(), expired);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_certificate_is_told_when_it_is_read_and_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let year = |year: i16| Some(format!("{year}-01-01T00:00:00Z").parse().unwrap());
+        let told = CertificateEnd::default();
+        let (files, mut current) =
+            TlsFiles::open(files_until(folder.path(), 2100), told.clone()).await.unwrap();
+        assert_eq!(told.get(), year(2100));
+        let changed = async {
+            files_until(folder.path(), 2101);
+            current.changed().await.unwrap();
+        };
+        tokio::select! {
+            () = files.keep(Clock::start()) => unreachable!("it never ends"),
+            () = changed => assert_eq!(told.get(), year(2101)),
+        }
     }
 
     #[tokio::test]

@@ -10,10 +10,11 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -84,17 +85,48 @@ struct OfLevel {
     level: Level,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTrace {
+    trace_id: String,
+}
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+/// Each bucket keeps its last exemplar.
+type Exemplified = HistogramWithExemplars<OfTrace>;
+type ExemplifiedOfJobs = Family<OfJob, Exemplified, fn() -> Exemplified>;
 
 fn histograms<L: Clone + Hash + Eq>(make: fn() -> Histogram) -> Histograms<L> {
     Family::new_with_constructor(make)
 }
 
+/// An execution that stands for its bucket of a histogram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exemplar {
+    /// The id of its trace.
+    pub trace_id: String,
+    /// When it was measured.
+    pub at: SystemTime,
+}
+
+fn observe(histogram: &Exemplified, measured: Duration, exemplar: Option<Exemplar>) {
+    let (trace, at) = exemplar.map(|Exemplar { trace_id, at }| (OfTrace { trace_id }, at)).unzip();
+    histogram.observe(measured.as_secs_f64(), trace, at);
+}
+
+/// The form of the text for a scrape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0, with exemplars.
+    OpenMetrics,
+    /// Prometheus's text format 0.0.4, which has none.
+    Plain,
+}
+
 /// The series of all jobs.
 struct JobFamilies {
-    lateness: Histograms<OfJob>,
+    lateness: ExemplifiedOfJobs,
     executions: Family<OfExecution, Counter>,
-    duration: Histograms<OfJob>,
+    duration: ExemplifiedOfJobs,
     lost: Family<OfJob, Counter>,
     running: Family<OfJob, Gauge>,
     pending: Family<OfJob, Gauge>,
@@ -109,12 +141,12 @@ struct JobFamilies {
 
 impl JobFamilies {
     fn new(registry: &mut Registry) -> Self {
-        let lateness = histograms(|| Histogram::new(LATENESS));
-        let duration = histograms(|| Histogram::new(DURATION));
+        let lateness: fn() -> _ = || HistogramWithExemplars::new(LATENESS.into_iter());
+        let duration: fn() -> _ = || HistogramWithExemplars::new(DURATION.into_iter());
         let families = Self {
-            lateness,
+            lateness: Family::new_with_constructor(lateness),
             executions: Family::default(),
-            duration,
+            duration: Family::new_with_constructor(duration),
             lost: Family::default(),
             running: Family::default(),
             pending: Family::default(),
@@ -199,10 +231,9 @@ impl JobFamilies {
 /// The counters of one job. All participants of the job share them.
 #[derive(Debug)]
 pub struct JobMeters {
-    /// [`table::TRIGGER_LATENESS`].
-    pub lateness: Histogram,
+    lateness: Exemplified,
     executions: BTreeMap<(Source, Outcome), Counter>,
-    duration: Histogram,
+    duration: Exemplified,
     /// [`table::EXECUTIONS_LOST`].
     pub lost: Counter,
     /// [`table::EXECUTIONS_RUNNING`].
@@ -228,12 +259,18 @@ pub struct JobMeters {
 
 impl JobMeters {
     /// Counts an execution that was reported. `lasted`: since its start, if that is known.
-    pub fn reported(&self, source: Source, outcome: Outcome, lasted: Option<Duration>) {
+    pub fn reported(
+        &self,
+        source: Source,
+        outcome: Outcome,
+        lasted: Option<Duration>,
+        exemplar: Option<Exemplar>,
+    ) {
         if let Some(counter) = self.executions.get(&(source, outcome)) {
             counter.inc();
         }
         if let Some(lasted) = lasted {
-            self.duration.observe(lasted.as_secs_f64());
+            observe(&self.duration, lasted, exemplar);
         }
     }
 
@@ -245,14 +282,23 @@ impl JobMeters {
     }
 
     /// Records a fire of the schedule whose execution was handed over so long after its instant.
-    pub fn fired(&self, instant_ms: u64, late: Duration) {
-        self.lateness.observe(late.as_secs_f64());
+    pub fn fired(&self, instant_ms: u64, late: Duration, exemplar: Option<Exemplar>) {
+        observe(&self.lateness, late, exemplar);
         self.last_fire.fetch_max(instant_ms, Ordering::Relaxed);
     }
 
     /// The last fire, in milliseconds of the Unix time. `None`: there was none.
     pub fn last_fire_ms(&self) -> Option<u64> {
         Some(self.last_fire.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+}
+
+/// A request whose answer has not come.
+pub(super) struct Waiting(Gauge);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -289,6 +335,7 @@ struct Inner {
     jobs: Mutex<Jobs>,
     requests: Family<OfRequest, Counter>,
     request_duration: Histograms<OfKind>,
+    requests_waiting: Gauge,
     sessions_lost: Counter,
     slow_readers: Counter,
     calls: Family<OfCall, Counter>,
@@ -302,11 +349,13 @@ impl Meters {
         let families = JobFamilies::new(&mut registry);
         let requests = Family::default();
         let request_duration = histograms(|| Histogram::new(REQUEST));
+        let requests_waiting = Gauge::default();
         let (sessions_lost, slow_readers) = (Counter::default(), Counter::default());
         let calls = Family::default();
         let call_duration = histograms(|| Histogram::new(REQUEST));
         register(&mut registry, &table::REGISTRY_REQUESTS, Family::clone(&requests));
         register(&mut registry, &table::REGISTRY_REQUEST_DURATION, request_duration.clone());
+        register(&mut registry, &table::REGISTRY_REQUESTS_WAITING, requests_waiting.clone());
         register(&mut registry, &table::SESSIONS_LOST, sessions_lost.clone());
         register(&mut registry, &table::SLOW_READERS, slow_readers.clone());
         register(&mut registry, &table::API_CALLS, Family::clone(&calls));
@@ -322,6 +371,7 @@ impl Meters {
                 jobs,
                 requests,
                 request_duration,
+                requests_waiting,
                 sessions_lost,
                 slow_readers,
                 calls,
@@ -365,6 +415,12 @@ impl Meters {
         self.inner.request_duration.get_or_create(&OfKind { kind }).observe(lasted.as_secs_f64());
     }
 
+    /// Counts a request whose answer has not come, until the value is dropped.
+    pub(super) fn waits(&self) -> Waiting {
+        self.inner.requests_waiting.inc();
+        Waiting(self.inner.requests_waiting.clone())
+    }
+
     /// Counts a session that has ended while it was needed.
     pub fn session_lost(&self) {
         self.inner.sessions_lost.inc();
@@ -385,16 +441,15 @@ impl Meters {
         self.inner.calls.get_or_create(&OfCall { method, code }).inc();
     }
 
-    /// All series in the text format of OpenMetrics, with the state at this time. `lines`: the warnings and errors that were logged.
+    /// All series as text, with the state at this time. `lines`: the warnings and errors that were logged.
     pub fn render(
         &self,
+        format: Format,
         state: State,
         lines: [(Level, u64); 2],
         now: Duration,
     ) -> Result<String, fmt::Error> {
         self.inner.forget_gone(now);
-        let mut text = String::new();
-        text::encode_registry(&mut text, &self.inner.registry)?;
         let mut present = namespaced(&self.inner.namespace);
         let of_levels = Family::<OfLevel, Counter>::default();
         for (level, count) in lines {
@@ -404,9 +459,17 @@ impl Meters {
         let mut of_process = Registry::default();
         of_process.register_collector(Box::new(state.process));
         present.register_collector(Box::new(state));
-        text::encode_registry(&mut text, &present)?;
-        text::encode_registry(&mut text, &of_process)?;
-        text::encode_eof(&mut text)?;
+        let encode = match format {
+            Format::OpenMetrics => text::encode_registry::<String>,
+            Format::Plain => prometheus_text::encode::<String>,
+        };
+        let mut text = String::new();
+        for registry in [&self.inner.registry, &present, &of_process] {
+            encode(&mut text, registry)?;
+        }
+        if format == Format::OpenMetrics {
+            text::encode_eof(&mut text)?;
+        }
         Ok(text)
     }
 }
@@ -461,7 +524,50 @@ mod tests {
 
     fn text(meters: &Meters, now: Duration) -> String {
         let lines = [(Level::Warn, 3), (Level::Error, 0)];
-        meters.render(State::default(), lines, now).unwrap()
+        meters.render(Format::OpenMetrics, State::default(), lines, now).unwrap()
+    }
+
+    #[test]
+    fn op_6_a_bucket_has_its_last_exemplar_for_scrapers_of_openmetrics_and_no_other_has() {
+        let meters = Meters::new("billing", 2);
+        let job = meters.job(&name("a"));
+        let exemplar = |trace_id: &str| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+            Some(Exemplar { trace_id: trace_id.to_owned(), at })
+        };
+        job.fired(1, Duration::from_millis(3), exemplar("early"));
+        job.fired(1, Duration::from_millis(4), exemplar("late"));
+        // It is not traced.
+        job.fired(1, Duration::from_millis(4), None);
+        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)), exemplar("two"));
+        let open = text(&meters, Duration::ZERO);
+        for (series, le, value) in [
+            ("trigger_lateness", "0.005", "3 # {trace_id=\"late\"} 0.004 1.5"),
+            ("execution_duration", "5.0", "1 # {trace_id=\"two\"} 2.0 1.5"),
+        ] {
+            let labels = format!("registry_namespace=\"billing\",le=\"{le}\",job_name=\"a\"");
+            let line = format!("sidekeeper_{series}_seconds_bucket{{{labels}}} {value}\n");
+            assert!(open.contains(&line), "{line}{open}");
+        }
+        assert_eq!(open.matches("trace_id").count(), 2);
+        let lines = [(Level::Warn, 3), (Level::Error, 0)];
+        let plain = meters.render(Format::Plain, State::default(), lines, Duration::ZERO).unwrap();
+        assert!(!plain.contains("trace_id") && !plain.contains("# EOF") && !plain.contains("# UNIT"));
+        assert!(plain.contains("# TYPE sidekeeper_retries_total counter\n"), "{plain}");
+        // But for the exemplars the samples are the same, with labels in another order and `le` as `1` for `1.0`.
+        let samples = |text: &str| -> Vec<(String, String)> {
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            let parts = |line: &str| {
+                let sample = line.split(" # ").next()?;
+                let name = sample.split(['{', ' ']).next()?;
+                Some((name.to_owned(), sample.rsplit(' ').next()?.parse::<f64>().ok()?.to_string()))
+            };
+            let mut samples: Vec<_> = lines.filter_map(parts).collect();
+            samples.sort();
+            samples
+        };
+        assert!(samples(&plain).len() > 50);
+        assert_eq!(samples(&plain), samples(&open));
     }
 
     #[test]
@@ -491,7 +597,7 @@ mod tests {
         let held: Vec<_> =
             (0..10_000).map(|number| meters.job(&name(&format!("{number}\"}} 1\\ä{{le=\"")))).collect();
         for job in &held {
-            job.reported(Source::Failover, Outcome::Failure, Some(Duration::from_secs(1)));
+            job.reported(Source::Failover, Outcome::Failure, Some(Duration::from_secs(1)), None);
         }
         let text = text(&meters, Duration::ZERO);
         let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
@@ -513,7 +619,7 @@ mod tests {
     fn the_series_of_a_job_stay_for_an_hour_after_its_last_participant() {
         let meters = Meters::new("billing", 2);
         let job = meters.job(&name("a"));
-        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)));
+        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)), None);
         drop(job);
         let has = |now| text(&meters, now).contains("job_name=\"a\"");
         assert!(has(Duration::from_secs(5)) && has(KEPT + Duration::from_secs(4)));

@@ -46,7 +46,7 @@ impl Counting {
 }
 
 impl Observer for Counting {
-    /// Counts a request when its answer is there.
+    /// Counts a request when its answer is there, and until then as one that waits. A request that nobody awaits any more does not wait.
     fn observe<T: Send + 'static, E: Failure>(
         &self,
         request: observed::Request,
@@ -57,8 +57,12 @@ impl Observer for Counting {
             observed::Request::Write(_) => Request::Write,
             observed::Request::Watch => Request::Watch,
         };
-        let (counting, since) = (self.clone(), (self.now)());
-        answer.inspect(move |result| counting.count(kind, since, result)).boxed()
+        let (counting, since, waiting) = (self.clone(), (self.now)(), self.meters.waits());
+        let answered = move |result: &Result<T, E>| {
+            drop(waiting);
+            counting.count(kind, since, result);
+        };
+        answer.inspect(answered).boxed()
     }
 }
 
@@ -103,5 +107,34 @@ impl Registry for Metered {
 
     fn describe(&self) -> String {
         self.registry.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::{pending, ready};
+
+    use super::*;
+    use crate::metrics::meters::Format;
+    use crate::metrics::state::State;
+    use crate::metrics::words::Level;
+
+    #[test]
+    fn a_request_waits_until_it_is_answered_or_given_up() {
+        let meters = Meters::new("billing", 2);
+        let counting = Counting { meters: meters.clone(), now: Arc::new(|| Duration::ZERO) };
+        let waiting = || {
+            let lines = [(Level::Warn, 0), (Level::Error, 0)];
+            let text = meters.render(Format::Plain, State::default(), lines, Duration::ZERO).unwrap();
+            let series = "sidekeeper_registry_requests_waiting{registry_namespace=\"billing\"} ";
+            text.lines().find_map(|line| line.strip_prefix(series)?.parse::<u32>().ok())
+        };
+        let given_up = counting.observe(observed::Request::Read, pending::<Result<(), Error>>().boxed());
+        let answered = counting.observe(observed::Request::Write(1), ready(Err::<(), _>(Error::Suspended)).boxed());
+        assert_eq!(waiting(), Some(2));
+        assert_eq!(answered.now_or_never(), Some(Err(Error::Suspended)));
+        assert_eq!(waiting(), Some(1));
+        drop(given_up);
+        assert_eq!(waiting(), Some(0));
     }
 }

@@ -9,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 
 use super::process::ProcessState;
 use super::table::{self, Metric};
-use super::words::{InstanceKind, ItemState, Job, Session, Severity};
+use super::words::{CertificateUse, InstanceKind, ItemState, Job, Session, Severity};
 
 /// The state of a sidecar.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +24,8 @@ pub struct State {
     pub jobs_without_label: usize,
     /// The longest delay of the heartbeat.
     pub runtime_stall: Duration,
+    /// When the sidecar's certificates expire, in seconds of the Unix time.
+    pub certificates: BTreeMap<CertificateUse, f64>,
     /// The process.
     pub process: ProcessState,
     /// The jobs that have series of their own.
@@ -103,6 +105,11 @@ struct OfSession {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCertificate {
+    r#use: CertificateUse,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfBuild {
     version: &'static str,
 }
@@ -151,6 +158,11 @@ impl Collector for State {
         gauge(encoder, &table::ATTACHMENTS, Some(number(self.attachments)))?;
         gauge(encoder, &table::JOBS_WITHOUT_LABEL, Some(number(self.jobs_without_label)))?;
         gauge(encoder, &table::RUNTIME_STALL, Some(self.runtime_stall.as_secs_f64()))?;
+        gauges(
+            encoder,
+            &table::CERTIFICATE_EXPIRY,
+            self.certificates.iter().map(|(r#use, end)| (OfCertificate { r#use: *r#use }, *end)),
+        )?;
         self.of_jobs(encoder, &table::JOB_NEXT_FIRE, |job| job.next_fire)?;
         self.of_jobs(encoder, &table::JOB_LAST_FIRE, |job| job.last_fire)?;
         self.of_jobs(encoder, &table::JOB_PERIOD, |job| job.period.map(|period| period.as_secs_f64()))?;

@@ -126,6 +126,8 @@ metrics! {
         "Requests to the registry by how they were answered";
     REGISTRY_REQUEST_DURATION = Histogram "registry_request_duration" in Seconds ["kind"]
         "Time from a request to the registry until its answer";
+    REGISTRY_REQUESTS_WAITING = Gauge "registry_requests_waiting" []
+        "Requests of the session whose answers have not come";
     ATTACHMENTS = Gauge "attachments" []
         "Applications' instances at this sidecar, those in their grace included";
     JOBS_WITHOUT_LABEL = Gauge "jobs_without_label" []
@@ -138,6 +140,8 @@ metrics! {
         "Calls of the gRPC API that have ended, by their status";
     API_CALL_DURATION = Histogram "api_call_duration" in Seconds ["method"]
         "Time from a call's arrival until its answer begins";
+    CERTIFICATE_EXPIRY = Gauge "certificate_expiry_timestamp" in Seconds ["use"]
+        "The end of the certificate in force, or of the first that expires of its chain, as a Unix time; absent if there is none";
     LOG_LINES = Counter "log_lines" ["level"]
         "Warnings and errors in the log, whatever the log filter is";
 }

@@ -155,6 +155,16 @@ words! {
 }
 
 words! {
+    /// The use of a certificate of the sidecar.
+    CertificateUse {
+        /// Callers see it (`tls_cert`).
+        Listener = "listener",
+        /// ZooKeeper sees it (`zookeeper_cert`).
+        Registry = "registry",
+    }
+}
+
+words! {
     /// The level of a log line.
     Level {
         /// A warning.

@@ -9,12 +9,14 @@ use jiff::Timestamp;
 
 use crate::coordination::admin::explain::Evidence;
 use crate::coordination::job::picture::Picture;
+use crate::credential_file::CertificateEnds;
 use crate::elasticjob::path::JobPaths;
 use crate::findings::{Finding, Severity};
 use crate::job::{InstanceId, JobName};
+use crate::metrics::meters::Format;
 use crate::metrics::process::ProcessState;
 use crate::metrics::state::{FleetState, JobState, SessionState, State};
-use crate::metrics::words::{self, InstanceKind, ItemState, Job, Level};
+use crate::metrics::words::{self, CertificateUse, InstanceKind, ItemState, Job, Level};
 use crate::registry;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::heartbeat::Heartbeat;
@@ -44,6 +46,7 @@ pub fn read(attachments: &Attachments, heartbeat: &Heartbeat) -> State {
         attachments: count,
         jobs_without_label: jobs.saturating_sub(named.len()),
         runtime_stall: heartbeat.longest_delay(),
+        certificates: certificates(&shared.certificates),
         process: ProcessState::read(),
         jobs: named
             .into_iter()
@@ -55,12 +58,26 @@ pub fn read(attachments: &Attachments, heartbeat: &Heartbeat) -> State {
     }
 }
 
+fn certificates(ends: &CertificateEnds) -> BTreeMap<CertificateUse, f64> {
+    let ends = [(CertificateUse::Listener, &ends.listener), (CertificateUse::Registry, &ends.registry)];
+    ends.into_iter().filter_map(|(r#use, end)| Some((r#use, unix_seconds(end.get()?)))).collect()
+}
+
+/// A time in seconds of the Unix time.
+fn unix_seconds(at: Timestamp) -> f64 {
+    Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default().as_secs_f64()
+}
+
 /// The metrics now, as Prometheus gets them. May take a while: megabytes of text.
-pub fn render(attachments: &Attachments, heartbeat: &Heartbeat) -> Result<String, fmt::Error> {
+pub fn render(
+    format: Format,
+    attachments: &Attachments,
+    heartbeat: &Heartbeat,
+) -> Result<String, fmt::Error> {
     let shared = attachments.shared();
     let (warnings, errors) = telemetry::lines();
     let lines = [(Level::Warn, warnings), (Level::Error, errors)];
-    shared.meters.render(read(attachments, heartbeat), lines, shared.clock.now().mono)
+    shared.meters.render(format, read(attachments, heartbeat), lines, shared.clock.now().mono)
 }
 
 fn of_job(
@@ -85,9 +102,7 @@ fn of_job(
         Duration::try_from(after.duration_since(next)).ok()
     });
     JobState {
-        next_fire: next_fire.map(|at| {
-            Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default().as_secs_f64()
-        }),
+        next_fire: next_fire.map(unix_seconds),
         last_fire,
         period,
         fleet: Some(of_fleet(&picture, &evidence, own)),

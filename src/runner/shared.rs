@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::credential_file::CertificateEnds;
 use crate::job::{JobConfiguration, JobName};
 use crate::metrics::meters::Meters;
 use crate::tree::Path;
@@ -50,6 +51,8 @@ pub struct Shared {
     pub elections: Elections,
     /// The counters.
     pub meters: Meters,
+    /// When the sidecar's certificates expire.
+    pub certificates: CertificateEnds,
 }
 
 impl Shared {

@@ -2,32 +2,26 @@
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
-//! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
+//! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory. [`spans`] has the ids of spans.
 
 mod limited_lines;
 pub mod limiter;
 pub mod log_filter;
 mod repeats;
 pub mod ring;
+pub mod spans;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use opentelemetry::propagation::{Injector, TextMapPropagator as _};
-use opentelemetry::trace::{
-    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState, TracerProvider as _,
-};
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use sha2::{Digest as _, Sha256};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Metadata, Span, Subscriber};
-use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{FilterExt as _, FilterFn};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
@@ -36,6 +30,7 @@ use tracing_subscriber::{Registry, reload};
 
 pub use self::limited_lines::ReadClock;
 use self::limited_lines::{FindKinds, LeaveOut, Log, WithNumbers};
+use self::spans::{FIRE_SPANS, Ids};
 use crate::config::{Config, LogFormat};
 
 /// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
@@ -43,12 +38,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client can make the HTTP/2 library warn as often as it likes. A filter that names `h2` counts instead.
 const QUIET: &str = "h2=error";
-
-/// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
-const FIRE: &[u8] = b"sidekeeper fire";
-
-/// The target of the spans of a fire. They are for traces only: no line is logged inside them, so no log keeps their fields.
-pub const FIRE_SPANS: &str = "sidekeeper::fire";
 
 /// Whether traces are exported in this process.
 static TRACING: AtomicBool = AtomicBool::new(false);
@@ -171,7 +160,8 @@ fn provider(config: &Config, endpoint: &str) -> Result<SdkTracerProvider, Teleme
             KeyValue::new("process.pid", i64::from(std::process::id())),
         ])
         .build();
-    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
+    Ok(provider.with_batch_exporter(exporter).with_resource(resource).build())
 }
 
 fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
@@ -203,73 +193,5 @@ fn is_traced(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= LevelFilter::INFO && (target == "sidekeeper" || target.starts_with("sidekeeper::"))
 }
 
-/// The parent of all spans of one fire of a job: the same on each sidecar, because it is computed from the namespace, the job and the instant. So
-/// the fire is one trace, though no instance has told another one about it. A failover and a retry belong to it, too.
-///
-/// It counts as sampled. `OTEL_TRACES_SAMPLER=traceidratio` takes the same part of the fires on each sidecar.
-pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
-    let mut hash = Sha256::new();
-    hash.update(FIRE);
-    for part in [namespace, job, &instant.as_millisecond().to_string()] {
-        hash.update([0]);
-        hash.update(part);
-    }
-    let hash: [u8; 32] = hash.finalize().into();
-    let (trace, rest) = hash.split_at(16);
-    let (span, _) = rest.split_at(8);
-    let context = SpanContext::new(
-        TraceId::from_bytes(trace.try_into().unwrap_or_default()),
-        SpanId::from_bytes(span.try_into().unwrap_or_default()),
-        TraceFlags::SAMPLED,
-        true,
-        TraceState::NONE,
-    );
-    Context::new().with_remote_span_context(context)
-}
-
-/// A span for the part of a fire at one instance. The executions are its children.
-pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
-    let span = tracing::info_span!(
-        target: FIRE_SPANS,
-        parent: None,
-        "fire",
-        job.name = job,
-        faas.trigger = "timer",
-        faas.time = %instant,
-    );
-    // Fails only if nothing is exported.
-    let _ = span.set_parent(fire_context(namespace, job, instant));
-    span
-}
-
-/// A span as W3C trace context, `traceparent` and `tracestate` (often empty), for other programs. It need not be entered. `None`: the span is none,
-/// or traces are not exported.
-pub fn trace_context_of(span: &Span) -> Option<(String, String)> {
-    let context = span.context();
-    context.span().span_context().is_valid().then(|| trace_context(&context))
-}
-
-fn trace_context(context: &Context) -> (String, String) {
-    let mut headers = Headers::default();
-    TraceContextPropagator::new().inject_context(context, &mut headers);
-    (headers.traceparent, headers.tracestate)
-}
-
-#[derive(Default)]
-struct Headers {
-    traceparent: String,
-    tracestate: String,
-}
-
-impl Injector for Headers {
-    fn set(&mut self, key: &str, value: String) {
-        match key {
-            "traceparent" => self.traceparent = value,
-            "tracestate" => self.tracestate = value,
-            _ => {}
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,6 +4,8 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
+use jiff::Timestamp;
+use opentelemetry::trace::TraceContextExt as _;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -11,16 +13,19 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::SpanData;
+use opentelemetry_sdk::trace::{Sampler, SpanData};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as tokio_mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tracing::Span;
 use tracing::span::{Attributes, Id};
 
+use super::spans::{Traced, fire_context, fire_span, first_execution};
 use super::*;
 use crate::config::{Flags, Sources, load};
+use crate::job::Item;
 
 /// Far longer than any step here takes.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -35,24 +40,35 @@ impl opentelemetry_sdk::trace::SpanExporter for Collected {
     }
 }
 
+/// The spans that end while something is done.
+pub(crate) fn collect(act: impl FnOnce()) -> Vec<SpanData> {
+    let collected = Collected::default();
+    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
+    let provider = provider.with_simple_exporter(collected.clone()).build();
+    tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), act);
+    let mut spans = collected.0.lock().unwrap();
+    std::mem::take(&mut *spans)
+}
+
+fn current_trace_context() -> Option<(String, String)> {
+    Some(Traced::begin(&Span::current())?.headers())
+}
+
 #[test]
 fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
-    let collected = Collected::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
-    let subscriber = Registry::default().with(trace_layer(&provider));
-    tracing::subscriber::with_default(subscriber, || {
-        assert_eq!(trace_context_of(&Span::current()), None);
+    let spans = collect(|| {
+        assert_eq!(current_trace_context(), None);
         tracing::info_span!(target: "zookeeper_client", "serve").in_scope(|| {
-            assert_eq!(trace_context_of(&Span::current()), None);
+            assert_eq!(current_trace_context(), None);
             tracing::info_span!("execution").in_scope(|| {
-                let (traceparent, tracestate) = trace_context_of(&Span::current()).unwrap();
+                let (traceparent, tracestate) = current_trace_context().unwrap();
                 assert!(traceparent.starts_with("00-") && traceparent.ends_with("-01"), "{traceparent}");
                 assert_eq!((traceparent.len(), tracestate.as_str()), (55, ""));
             });
         });
-        tracing::debug_span!("detail").in_scope(|| assert_eq!(trace_context_of(&Span::current()), None));
+        tracing::debug_span!("detail").in_scope(|| assert_eq!(current_trace_context(), None));
     });
-    let names: Vec<_> = collected.0.lock().unwrap().iter().map(|span| span.name.to_string()).collect();
+    let names: Vec<_> = spans.iter().map(|span| span.name.to_string()).collect();
     assert_eq!(names, ["execution"]);
 }
 
@@ -80,22 +96,18 @@ fn op_15_a_fire_has_the_same_trace_on_each_sidecar_and_another_fire_has_another_
 
 #[test]
 fn the_spans_of_a_fire_are_in_its_trace() {
-    let collected = Collected::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
-    let subscriber = Registry::default().with(trace_layer(&provider));
     let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
-    tracing::subscriber::with_default(subscriber, || {
+    let spans = collect(|| {
         // A span that lasts as long as an instance is no part of it.
         tracing::info_span!("job").in_scope(|| {
             let fire = fire_span("/billing", "settlement", instant);
             let execution = tracing::info_span!(parent: &fire, "execution");
             execution.in_scope(|| {
-                let (traceparent, _) = trace_context_of(&Span::current()).unwrap();
+                let (traceparent, _) = current_trace_context().unwrap();
                 assert!(traceparent.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-"), "{traceparent}");
             });
         });
     });
-    let spans = collected.0.lock().unwrap();
     let of_trace = spans
         .iter()
         .filter(|span| span.span_context.trace_id().to_string() == "d386cfd9e5d126d8664436bb2a751b25");
@@ -105,13 +117,50 @@ fn the_spans_of_a_fire_are_in_its_trace() {
 }
 
 #[test]
-fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
-    let collected = Collected::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
+fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
+    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
+    let first = |job: &str, item: u32| first_execution("/billing", job, instant, Item(item)).headers().0;
+    // Never changed: sidecars of all versions compute it.
+    assert_eq!(first("settlement", 3), "00-d386cfd9e5d126d8664436bb2a751b25-1ba3fe9ac523788c-01");
+    assert_ne!(first("settlement", 4), first("settlement", 3));
+    assert_ne!(first("settlements", 3).split_at(36).1, first("settlement", 3).split_at(36).1);
+}
+
+#[test]
+fn a_computed_id_is_for_one_span_alone() {
+    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
+    let first = first_execution("/billing", "settlement", instant, Item(3));
+    let spans = collect(|| {
+        let fire = fire_span("/billing", "settlement", instant);
+        let span = tracing::info_span!(parent: &fire, "execution");
+        let begun = Traced::begin_as(&span, &first).unwrap();
+        assert_eq!(begun.headers(), first.headers());
+        // It is started already.
+        let again = Traced::begin_as(&span, &first_execution("/billing", "settlement", instant, Item(4)));
+        assert_eq!(again.unwrap().headers(), first.headers());
+        let other = tracing::info_span!(parent: &fire, "other");
+        assert_eq!(begun.sampled_trace().as_deref(), Some("d386cfd9e5d126d8664436bb2a751b25"));
+        assert!(Traced::begin(&other).unwrap().headers() != first.headers());
+    });
+    assert_eq!(spans.len(), 3);
+}
+
+#[test]
+fn a_span_that_is_not_sampled_leads_to_no_trace() {
+    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
+    let provider = provider.with_sampler(Sampler::AlwaysOff).build();
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
+        let traced = Traced::begin(&tracing::info_span!("execution")).unwrap();
+        assert!(traced.headers().0.ends_with("-00"));
+        assert_eq!(traced.sampled_trace(), None);
+    });
+}
+
+#[test]
+fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
+    let spans = collect(|| {
         fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH).in_scope(|| {});
     });
-    let spans = collected.0.lock().unwrap();
     let mut names: Vec<_> = spans[0].attributes.iter().map(|attribute| attribute.key.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["faas.time", "faas.trigger", "job.name"]);
@@ -141,7 +190,7 @@ fn logs_keep_no_fields_of_the_spans_of_a_fire() {
 #[test]
 fn without_an_exporter_there_is_no_trace_context() {
     tracing::subscriber::with_default(Registry::default(), || {
-        tracing::info_span!("execution").in_scope(|| assert_eq!(trace_context_of(&Span::current()), None));
+        tracing::info_span!("execution").in_scope(|| assert_eq!(current_trace_context(), None));
     });
 }
 

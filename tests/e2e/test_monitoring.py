@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -41,8 +42,35 @@ def test_the_rules_of_the_alerts_are_valid_and_each_fires_and_stays_silent_when_
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+def exemplars(prometheus: Prometheus, name: str) -> set[str]:
+    """The traces of the exemplars of a series that this Prometheus has."""
+    now = time.time()
+    series = prometheus.api("query_exemplars", query=name, start=str(now - 600), end=str(now + 60))
+    return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
+
+
+def traces_of(applications: list[Application]) -> set[str]:
+    """The traces of the executions that have begun."""
+    begun = [event for application in applications for event in application.events("start")]
+    return {event["traceparent"].split("-")[1] for event in begun}
+
+
+def test_without_traces_no_series_has_an_exemplar_and_a_scraper_that_wants_plain_text_gets_it(fleet: Fleet) -> None:
+    sidecar, port = monitored(fleet, 1)
+    application = fleet.application(sidecar, cron=EACH_SECOND)
+    fleet.settle(application)
+    eventually("executions", lambda: Metrics(port).total("executions_total", outcome="success"))
+    assert Metrics(port).traces == {}
+    plain = get(port, "/metrics", Accept="text/plain; version=0.0.4, */*")
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "# TYPE sidekeeper_executions_total counter\n" in plain.body
+    assert "# EOF" not in plain.body
+
+
 def test_a_prometheus_scrapes_the_sidecars_and_understands_the_alerts_and_the_dashboards(fleet: Fleet) -> None:
-    (first, one), (second, other) = monitored(fleet, 1), monitored(fleet, 2)
+    # No collector answers: the traces have ids all the same.
+    options = ["--otlp-endpoint", f"http://127.0.0.1:{free_port()}"]
+    (first, one), (second, other) = monitored(fleet, 1, *options), monitored(fleet, 2, *options)
     applications = [fleet.application(sidecar, cron=EACH_SECOND) for sidecar in (first, second)]
     fleet.settle(*applications)
     prometheus = Prometheus(fleet.folder, [one, other])
@@ -69,6 +97,11 @@ def test_a_prometheus_scrapes_the_sidecars_and_understands_the_alerts_and_the_da
                 prometheus.query(expression.replace("$__rate_interval", "5s"))
     owned = prometheus.query("sum by (registry_namespace) (sidekeeper_items_owned)")
     assert [(told["metric"], told["value"][1]) for told in owned] == [({"registry_namespace": fleet.namespace}, "6")]
+    # The histograms lead to the traces of executions.
+    for histogram in ("trigger_lateness", "execution_duration"):
+        series = f"sidekeeper_{histogram}_seconds_bucket"
+        traces = eventually("exemplars", lambda: exemplars(prometheus, series))
+        eventually("their executions", lambda: traces <= traces_of(applications))
     # A disabled item is a finding, and the alert waits for its time.
     fleet.tree.create("sharding/3/disabled")
 

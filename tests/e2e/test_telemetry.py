@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 import yaml
@@ -61,6 +61,47 @@ def test_op_15_a_collector_gets_a_fire_of_two_sidecars_as_one_trace_with_the_app
     assert {span.parent for span in handlers.values()} == set(executions)
     assert {span.attributes["service.name"] for span in handlers.values()} == {"orders"}
     assert (len(roots), len(executions), len(handlers), len(spans)) == (2, 6, 6, 14)
+
+
+def test_op_15_a_retry_and_a_failover_link_to_the_executions_that_they_go_on_from(fleet: Fleet) -> None:
+    collector = Collector(fleet.folder)
+    fleet.processes.append(collector)
+    options = ["--otlp-endpoint", collector.endpoint]
+    sidecars = [fleet.sidecar(number, "2s", options) for number in (1, 2)]
+    retries = {"sidekeeper.retry-max-attempts": "2", "sidekeeper.retry-backoff": "10ms"}
+    applications = [fleet.application(one, cron=EACH_SECOND, failover=True, props=retries) for one in sidecars]
+    fleet.settle(*applications)
+    failing, stuck = applications[0].owned()[0], applications[1].owned()[0]
+    applications[0].command(f"fail {failing}")
+    applications[1].command(f"hold {stuck}")
+    eventually("an execution that does not end", lambda: stuck in applications[1].executing())
+    eventually("failures", lambda: len(applications[0].events("failed")) > 3)
+    applications[0].command("fail")
+    [crashed] = [event for event in applications[1].events("start") if event["item"] == stuck][-1:]
+    # They tell nobody that they end, and export nothing.
+    sidecars[1].kill()
+    applications[1].kill()
+
+    def failovers() -> list[dict[str, Any]]:
+        ended = applications[0].events("end")
+        return [event for event in ended if event["source"] == "FAILOVER" and event["item"] == stuck]
+
+    [taken, *_] = eventually("the failover", failovers)
+    applications[0].terminate()
+    sidecars[0].terminate()
+    _, trace, span, _ = crashed["traceparent"].split("-")
+    _, same, takers, _ = taken["traceparent"].split("-")
+    assert same == trace
+    eventually("its span", lambda: takers in {one.span for one in collector.spans()})
+    executions = [one for one in collector.spans() if one.name == "execution"]
+    [taker] = [one for one in executions if one.span == takers]
+    assert taker.links == (span,)
+    attempts = {(one.trace, one.attributes["item"], one.attributes["attempt"]): one for one in executions}
+    again = [one for one in executions if one.attributes["attempt"] == "2"]
+    assert again
+    for retry in again:
+        assert retry.links == (attempts[retry.trace, retry.attributes["item"], "1"].span,)
+    assert {one.links for one in executions if one not in again and one.attributes["source"] == "Schedule"} == {()}
 
 
 class BadCollector:

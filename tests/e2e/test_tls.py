@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from support import stranger
 from support.certificates import Authority, Identity
 from support.fleet import Fleet
+from support.metrics import Metrics
 from support.processes import PATIENCE, eventually, free_port
 from support.sidecar import Sidecar
 
@@ -223,6 +225,13 @@ def test_se_7_the_log_names_a_certificate_that_expires_soon(secured: Secured) ->
 
 
 def test_op_4_doctor_names_a_certificate_that_expires_until_it_is_renewed(secured: Secured, binary: Path) -> None:
+    port = free_port()
+
+    def days() -> list[int]:
+        """How long the certificate is valid, according to the metrics."""
+        ends = Metrics(port).values("certificate_expiry_timestamp_seconds", use="listener")
+        return [round((end - time.time()) / 86400) for end in ends]
+
     def found() -> tuple[list[str], int]:
         call = [str(binary), "doctor", "--without-jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
         ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -231,11 +240,14 @@ def test_op_4_doctor_names_a_certificate_that_expires_until_it_is_renewed(secure
         return [finding["code"] for check in checks for finding in check["findings"]], ended.returncode
 
     secured.own = secured.sidecars.certify("soon", "IP:127.0.0.2", days=29)
-    sidecar = secured.sidecar("*.internal")
+    sidecar = secured.sidecar("*.internal", further=["--http-listen", str(port)])
     eventually("a session", lambda: "session opened" in sidecar.log.read_text())
     assert found() == (["CERT_EXPIRES"], 0)
+    assert days() == [29]
+    assert Metrics(port).values("certificate_expiry_timestamp_seconds", use="registry") == []
     secured.sidecars.certify("soon", "IP:127.0.0.2", days=31)
     assert found() == ([], 0)
+    eventually("the metrics know it", lambda: days() == [31])
 
 
 def test_a_key_that_others_can_read_is_refused_at_the_start(secured: Secured, binary: Path) -> None:

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use sidekeeper::api::job::Jobs;
 use sidekeeper::api::participant::Participants;
+use sidekeeper::credential_file::CertificateEnds;
 use sidekeeper::extension::lock::Roots;
 use sidekeeper::metrics::meters::Meters;
 use sidekeeper::proto;
@@ -115,6 +116,7 @@ impl World {
             lock_waits: LockWaits::default(),
             elections: Elections::default(),
             meters: meters.clone(),
+            certificates: CertificateEnds::default(),
         };
         let roots = Roots::new(&shared.namespace, None);
         let attachments = Attachments::new(shared.clone(), Locks::new(shared, roots));

@@ -26,6 +26,8 @@ class Span:
     name: str
     #: Those of the process, too.
     attributes: dict[str, str]
+    #: The spans of the same trace that it goes on from.
+    links: tuple[str, ...]
 
 
 class Collector(Process):
@@ -61,18 +63,21 @@ class Collector(Process):
         resource: dict[str, str] = {}
         fields: dict[str, str] = {}
         attributes: dict[str, str] = {}
+        links: list[str] = []
         place = attributes
         for line in [*self._printed.read_text().splitlines(), "ResourceSpans #"]:
             if line.startswith(("ResourceSpans #", "Span #")):
                 if "Trace ID" in fields:
                     ids = (fields["Trace ID"], fields["ID"], fields["Parent ID"])
-                    found.append(Span(*ids, fields["Name"], {**resource, **attributes}))
-                fields, attributes = {}, {}
+                    found.append(Span(*ids, fields["Name"], {**resource, **attributes}, tuple(links)))
+                fields, attributes, links = {}, {}, []
                 place = attributes
                 if line.startswith("ResourceSpans #"):
                     resource = place = {}
             elif attribute := re.fullmatch(r" +-> ([\w.]+): \w+\((.*)\)", line):
                 place.setdefault(*attribute.groups())
+            elif link := re.fullmatch(r" +-> ID: ([0-9a-f]{16})", line):
+                links.append(link[1])
             elif field := re.fullmatch(r" {4}([A-Z][\w ]*?) *: (.*)", line):
                 fields.setdefault(*field.groups())
         return found

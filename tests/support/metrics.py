@@ -18,7 +18,9 @@ from support.processes import PATIENCE, ROOT, Process, eventually, free_port
 PROGRAMS = ROOT / ".tools" / "prometheus" / "usr" / "bin"
 ALERTS = ROOT / "deploy" / "monitoring" / "alerts.yml"
 
-SAMPLE = re.compile(r"(?P<name>[a-z_]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+#: A sample, and the trace of its exemplar: an execution that stands for its bucket.
+EXEMPLAR = r' # \{trace_id="(?P<trace>[0-9a-f]{32})"\} \S+ \S+'
+SAMPLE = re.compile(rf"(?P<name>[a-z_]+)(?:\{{(?P<labels>.*)\}})? (?P<value>\S+)(?:{EXEMPLAR})?")
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -43,21 +45,25 @@ def get(port: int, path: str, timeout: float = PATIENCE, **headers: str) -> Answ
 
 
 class Metrics:
-    """The series of one scrape."""
+    """The series of one scrape, in OpenMetrics."""
 
     def __init__(self, port: int):
-        answer = get(port, "/metrics")
+        answer = get(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
         assert answer.status == 200, answer
         assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
         assert answer.body.endswith("# EOF\n")
         self.text = answer.body
         self.samples: list[tuple[str, dict[str, str], float]] = []
+        #: The traces of the exemplars, by the names of their samples.
+        self.traces: dict[str, set[str]] = {}
         for line in answer.body.splitlines():
             if not line.startswith("#"):
                 sample = SAMPLE.fullmatch(line)
                 assert sample is not None, line
                 labels = dict(LABEL.findall(sample["labels"] or ""))
                 self.samples.append((sample["name"], labels, float(sample["value"])))
+                if sample["trace"]:
+                    self.traces.setdefault(sample["name"], set()).add(sample["trace"])
 
     def values(self, name: str, **labels: str) -> list[float]:
         """The values of the series with this name and these labels."""
@@ -77,7 +83,7 @@ class Metrics:
 
 
 class Prometheus(Process):
-    """A Prometheus that scrapes these ports each second, and evaluates the alerts."""
+    """A Prometheus that scrapes these ports each second, keeps exemplars, and evaluates the alerts."""
 
     def __init__(self, folder: Path, ports: Sequence[int]):
         self.port = free_port()
@@ -90,7 +96,8 @@ class Prometheus(Process):
         # JSON is YAML.
         (folder / "prometheus.yml").write_text(json.dumps(settings))
         arguments = [str(PROGRAMS / "prometheus"), f"--config.file={folder}/prometheus.yml"]
-        arguments += [f"--storage.tsdb.path={folder}/prometheus", f"--web.listen-address=127.0.0.1:{self.port}"]
+        arguments += ["--enable-feature=exemplar-storage", f"--storage.tsdb.path={folder}/prometheus"]
+        arguments += [f"--web.listen-address=127.0.0.1:{self.port}"]
         super().__init__("prometheus", arguments, folder, dict(os.environ), pipe=False)
         eventually("Prometheus serves", self._is_ready)
 

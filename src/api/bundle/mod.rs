@@ -30,6 +30,7 @@ use crate::coordination::admin::explain::Explanation;
 use crate::elasticjob::field_error::FieldError;
 use crate::findings::Cause;
 use crate::job::JobName;
+use crate::metrics::meters::Format;
 use crate::proto;
 use crate::proto::collect_bundle_response::Part as ProtoPart;
 use crate::registry::Session;
@@ -311,7 +312,8 @@ impl Collector {
     async fn metrics(&self, name: &str, sidecar: &OfSidecar) -> Result<(), End> {
         let of = (sidecar.attachments.clone(), sidecar.heartbeat.clone());
         let make = |work: &mut Work, (attachments, heartbeat): &(Attachments, Heartbeat)| {
-            let text = gauges::render(attachments, heartbeat).map_err(io::Error::other)?;
+            let text =
+                gauges::render(Format::OpenMetrics, attachments, heartbeat).map_err(io::Error::other)?;
             Ok(metrics::scrape(&mut work.pseudonyms, &text).into_bytes())
         };
         self.add(name, make, of).await

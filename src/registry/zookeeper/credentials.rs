@@ -13,7 +13,7 @@ use zookeeper_client as zk;
 
 use super::kerberos;
 use super::tls::{Pem, Tls};
-use crate::credential_file::{Reminder, public, secret};
+use crate::credential_file::{CertificateEnd, Reminder, public, secret};
 use crate::pem::moment;
 
 /// How long a connection may go on with what is no longer in the files.
@@ -110,16 +110,29 @@ pub(super) struct Credentials {
     digest: Option<String>,
     current: Arc<Mutex<Option<Arc<Presented>>>>,
     reminder: Arc<Reminder>,
+    /// The end of the client certificate that is in force.
+    end: CertificateEnd,
 }
 
 impl Credentials {
     pub(super) fn new(files: CredentialFiles, digest: Option<String>) -> Self {
-        Self { files, digest, current: Arc::default(), reminder: Arc::default() }
+        Self {
+            files,
+            digest,
+            current: Arc::default(),
+            reminder: Arc::default(),
+            end: CertificateEnd::default(),
+        }
     }
 
     /// None at all: for a conversation with ourselves.
     pub(super) fn none() -> Self {
         Self::new(CredentialFiles::default(), None)
+    }
+
+    /// Has others know when the client certificate expires, from the next reading of the files on.
+    pub(super) fn tell_end(&mut self, end: CertificateEnd) {
+        self.end = end;
     }
 
     /// Whether servers get to know a user by a digest, by SASL or by Kerberos. This user then owns the nodes that the sidecar creates.
@@ -206,6 +219,7 @@ impl Credentials {
                 presented
             }
         };
+        self.end.set(presented.tls.as_ref().and_then(Tls::end));
         self.remind(&presented);
         Ok(presented)
     }
@@ -232,4 +246,45 @@ async fn user_and_password(setting: &str, file: &Path) -> Result<(String, (Strin
     let (user, password) =
         parts.ok_or_else(|| format!("{setting}: {}: it is not one line `user:password`", file.display()))?;
     Ok((text.to_owned(), (user.to_owned(), password.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::pem::tests::certificate_until;
+
+    #[tokio::test]
+    async fn the_end_of_the_client_certificate_is_that_of_the_files_that_are_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ca, cert, key] = ["ca", "cert", "key"].map(|name| folder.path().join(name));
+        let write_until = |year| {
+            let (certificate, private) = certificate_until(year);
+            for (file, text) in [(&ca, &certificate), (&cert, &certificate), (&key, &private)] {
+                fs::write(file, text).unwrap();
+                fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        };
+        let files = CredentialFiles {
+            ca: Some(ca.clone()),
+            cert: Some(cert.clone()),
+            key: Some(key.clone()),
+            ..CredentialFiles::default()
+        };
+        let told = CertificateEnd::default();
+        let mut credentials = Credentials::new(files, None);
+        credentials.tell_end(told.clone());
+        // Also one that has expired: the servers decide.
+        for year in [2100, 2021] {
+            write_until(year);
+            credentials.presented().await.unwrap();
+            assert_eq!(told.get(), Some(format!("{year}-01-01T00:00:00Z").parse().unwrap()));
+        }
+        write_until(2102);
+        fs::write(&key, "no key").unwrap();
+        credentials.presented().await.unwrap();
+        assert_eq!(told.get(), Some("2021-01-01T00:00:00Z".parse().unwrap()));
+    }
 }

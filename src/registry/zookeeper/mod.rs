@@ -53,6 +53,7 @@ use self::connection::{Connection, OpenError};
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
 use super::{Error, Monotonic, Registry, Session, SessionKey};
+use crate::credential_file::CertificateEnd;
 use crate::tree::Server;
 
 /// A ZooKeeper ensemble. Clones share the settings, not sessions.
@@ -70,6 +71,12 @@ impl ZooKeeper {
     /// Reads the files of the settings, so that a mistake in them is known before the first connection.
     pub async fn check_files(&self) -> Result<(), SettingsError> {
         self.checked.credentials.presented().await.map(|_| ()).map_err(SettingsError::Credentials)
+    }
+
+    /// The same ensemble. This becomes the end of the client certificate, whenever the files of the settings are read.
+    pub fn with_certificate_end(mut self, end: CertificateEnd) -> Self {
+        self.checked.credentials.tell_end(end);
+        self
     }
 
     /// The same ensemble. Its sessions report by this clock when their connections were made.

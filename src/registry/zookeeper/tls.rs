@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -32,6 +33,8 @@ pub(super) struct Pem {
 pub(super) struct Tls {
     /// The certificates that we show.
     chain: Vec<CertificateDer<'static>>,
+    /// When the first of them expires.
+    end: Option<Timestamp>,
     config: Arc<ClientConfig>,
     options: zk::TlsOptions,
 }
@@ -69,7 +72,12 @@ impl Tls {
             }
         };
         let options = options(texts).map_err(|error| format!("TLS: {error}"))?;
-        Ok(Self { chain, config: Arc::new(config), options })
+        Ok(Self { end: pem::end(&chain), chain, config: Arc::new(config), options })
+    }
+
+    /// When the first certificate that we show expires. `None`: we show none.
+    pub(super) fn end(&self) -> Option<Timestamp> {
+        self.end
     }
 
     /// When the first certificate that we show expires, if that is before this moment.

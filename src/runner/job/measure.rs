@@ -10,8 +10,9 @@ use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::report::Outcome;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::time::Now;
-use crate::metrics::meters::JobMeters;
+use crate::metrics::meters::{Exemplar, JobMeters};
 use crate::metrics::words;
+use crate::telemetry::spans::Traced;
 use crate::tree::{Operation, Transaction};
 
 /// The numbers of one participant.
@@ -27,8 +28,8 @@ impl Measure {
         Self { meters, unreported: 0, unrecorded: 0 }
     }
 
-    /// An event goes to the application.
-    pub(super) fn event(&self, now: Now, event: &Event) {
+    /// An event goes to the application. `traced`: the span of the execution.
+    pub(super) fn event(&self, now: Now, event: &Event, traced: Option<&Traced>) {
         match event {
             Event::Execute(execute) if !execute.resumed => {
                 if execute.attempt > 1 {
@@ -37,7 +38,7 @@ impl Measure {
                     let late = now.wall.duration_since(execute.scheduled);
                     let late = Duration::try_from(late).unwrap_or_default();
                     let instant = u64::try_from(execute.scheduled.as_millisecond()).unwrap_or_default();
-                    self.meters.fired(instant, late);
+                    self.meters.fired(instant, late, exemplar(now, traced));
                 }
             }
             Event::AssignmentChanged { added, .. } => {
@@ -62,8 +63,8 @@ impl Measure {
         }
     }
 
-    /// The application has reported an execution.
-    pub(super) fn reported(&self, reported: &Reported) {
+    /// The application has reported an execution. `traced`: its span.
+    pub(super) fn reported(&self, now: Now, reported: &Reported, traced: Option<&Traced>) {
         let source = match reported.source {
             Source::Schedule => words::Source::Schedule,
             Source::Misfire => words::Source::Misfire,
@@ -76,7 +77,7 @@ impl Measure {
             Outcome::Rejected(_) => words::Outcome::Rejected,
             Outcome::Interrupted(_) => words::Outcome::Interrupted,
         };
-        self.meters.reported(source, outcome, reported.lasted);
+        self.meters.reported(source, outcome, reported.lasted, exemplar(now, traced));
     }
 
     /// Nobody will record how an execution ended.
@@ -134,6 +135,11 @@ impl Measure {
         self.meters.lost.inc_by(u64::try_from(participant.unreported()).unwrap_or(u64::MAX));
         self.set(0, 0);
     }
+}
+
+/// The execution as an example for its bucket of a histogram, if its trace can be found.
+fn exemplar(now: Now, traced: Option<&Traced>) -> Option<Exemplar> {
+    Some(Exemplar { trace_id: traced?.sampled_trace()?, at: now.wall.into() })
 }
 
 /// The work of a transaction.

@@ -11,10 +11,9 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
-use tracing::{Span, debug, info, warn};
+use tracing::{debug, info, warn};
 
 use crate::coordination::job::contract::answer::{Answer, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
@@ -49,6 +48,7 @@ use super::latches::{self, HeldLatch};
 use super::log::Refusals;
 use super::measure::Measure;
 use super::outlet::{Outlet, StreamEnd, TracedEvent};
+use super::spans::Spans;
 use super::{log, reads};
 
 /// Calls that wait until the task takes them. Further callers wait in their own tasks.
@@ -78,9 +78,7 @@ pub(crate) struct Task {
     /// Whether the application was notified that it is attached.
     is_attached: bool,
     over: watch::Sender<bool>,
-    spans: BTreeMap<String, Span>,
-    /// The span of the latest fire, for its executions.
-    fire: Option<(Timestamp, Span)>,
+    spans: Spans,
     latches: BTreeMap<Barrier, HeldLatch>,
     /// The limit of a request's size that the participant knows.
     request_limit: Option<usize>,
@@ -118,6 +116,7 @@ impl Task {
         let (over, over_receiver) = watch::channel(false);
         let item_locks = ItemLocks::new(locks, &identity);
         let measure = Measure::new(shared.meters.job(&identity.job));
+        let spans = Spans::new(&shared.namespace, &identity.job, &identity.instance);
         let task = Self {
             participant,
             identity,
@@ -137,8 +136,7 @@ impl Task {
             backlog,
             is_attached: false,
             over,
-            spans: BTreeMap::new(),
-            fire: None,
+            spans,
             latches: BTreeMap::new(),
             request_limit: None,
             refusals: Arc::default(),
@@ -331,7 +329,7 @@ impl Task {
         match command {
             Command::Report(results, answer) => {
                 for result in &results {
-                    self.spans.remove(&result.execution_id);
+                    self.spans.end(&result.execution_id);
                 }
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Report(ticket, results));
@@ -460,7 +458,8 @@ impl Task {
                 log::lock_wait(item, &wait, is_new);
             }
             Effect::Reported(reported) => {
-                self.measure.reported(&reported);
+                let traced = self.spans.reported(reported.item, reported.outcome == Outcome::Success);
+                self.measure.reported(now, &reported, traced.as_ref());
                 self.record_outcome(now, reported.item, &reported.outcome);
             }
             Effect::ExecutionLost(item) => {
@@ -506,11 +505,16 @@ impl Task {
     /// Sends an event to the application.
     fn send(&mut self, now: Now, event: Event) {
         log::event(now, &event);
-        self.measure.event(now, &event);
-        let trace = self.trace(&event);
+        let mut traced = None;
+        if let Event::Execute(execute) = &event
+            && telemetry::is_tracing()
+        {
+            traced = self.spans.execute(execute);
+        }
+        self.measure.event(now, &event, traced.as_ref());
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
-            self.backlog.push(TracedEvent { event, trace });
+            self.backlog.push(TracedEvent { event, trace: traced.map(|traced| traced.headers()) });
         }
     }
 
@@ -526,37 +530,5 @@ impl Task {
         );
         self.backlog.close(StreamEnd::SlowApplication(self.slow_after));
         self.step(now, vec![Input::Detached]);
-    }
-
-    /// The trace of an execution, when it begins or goes on over another stream.
-    fn trace(&mut self, event: &Event) -> Option<(String, String)> {
-        let Event::Execute(execute) = event else { return None };
-        if !telemetry::is_tracing() {
-            return None;
-        }
-        let fire = match &self.fire {
-            Some((instant, span)) if *instant == execute.scheduled => span.clone(),
-            Some(_) | None => {
-                let (namespace, job) = (self.namespace.to_string(), self.identity.job.as_str());
-                let span = telemetry::fire_span(&namespace, job, execute.scheduled);
-                self.fire = Some((execute.scheduled, span.clone()));
-                span
-            }
-        };
-        let span = self.spans.entry(execute.execution_id.clone()).or_insert_with(|| {
-            tracing::info_span!(
-                target: telemetry::FIRE_SPANS,
-                parent: &fire,
-                "execution",
-                job.name = %self.identity.job,
-                item = %execute.item,
-                instance.id = %self.identity.instance,
-                execution.id = %execute.execution_id,
-                attempt = execute.attempt,
-                source = ?execute.source,
-                fencing.token = execute.token.0,
-            )
-        });
-        telemetry::trace_context_of(span)
     }
 }

@@ -36,6 +36,12 @@ impl Alert {
 const OF_JOB: &[(&str, &str)] = &[("registry_namespace", "billing"), ("job_name", "settlement")];
 const OF_SIDECAR: &[(&str, &str)] =
     &[("registry_namespace", "billing"), ("instance", "10.0.0.7:9464"), ("job", "sidekeeper")];
+const OF_CERTIFICATE: &[(&str, &str)] = &[
+    ("registry_namespace", "billing"),
+    ("instance", "10.0.0.7:9464"),
+    ("job", "sidekeeper"),
+    ("use", "registry"),
+];
 
 pub(super) static ALERTS: &[Alert] = &[
     Alert {
@@ -380,6 +386,30 @@ pub(super) static ALERTS: &[Alert] = &[
         silent: &[(
             r#"sidekeeper_slow_readers_total{registry_namespace="billing", instance="10.0.0.7:9464", job="sidekeeper"}"#,
             "4x40",
+        )],
+        at: "20m",
+    },
+    Alert {
+        name: "SidekeeperCertificateExpires",
+        severity: "warning",
+        // As long as the finding CERT_EXPIRES.
+        expr: "sidekeeper_certificate_expiry_timestamp_seconds - time() <= 30 * 86400",
+        after: "0m",
+        summary: "The certificate that the sidecar at {{ $labels.instance }} shows ({{ $labels.use }}) expires within 30 days",
+        meaning: "When it expires, callers (`use=\"listener\"`, the file `tls_cert`) or the servers of ZooKeeper (`use=\"registry\"`, the file \
+                  `zookeeper_cert`) refuse the sidecar.",
+        remedy: "Write a new certificate and its key into the files. The alert ends when the sidecar has read them, without a restart. If it does \
+                 not end, the sidecar's log says what is wrong with the files.",
+        findings: Some("operations.md#cert_expires"),
+        labels: OF_CERTIFICATE,
+        // 30 days and 20 minutes, and a second more.
+        fires: &[(
+            r#"sidekeeper_certificate_expiry_timestamp_seconds{registry_namespace="billing", use="registry", instance="10.0.0.7:9464", job="sidekeeper"}"#,
+            "2593200x40",
+        )],
+        silent: &[(
+            r#"sidekeeper_certificate_expiry_timestamp_seconds{registry_namespace="billing", use="registry", instance="10.0.0.7:9464", job="sidekeeper"}"#,
+            "2593201x40",
         )],
         at: "20m",
     },

@@ -227,6 +227,11 @@ pub(super) static DASHBOARDS: &[Dashboard] = &[
                 )],
             ),
             lines(
+                "Requests that wait for the registry",
+                "none",
+                &[("sidekeeper_registry_requests_waiting{$of}", "requests")],
+            ),
+            lines(
                 "Answers of the registry, p99",
                 "s",
                 &[(
@@ -249,6 +254,11 @@ pub(super) static DASHBOARDS: &[Dashboard] = &[
                     "histogram_quantile(0.99, sum by (method, le) (rate(sidekeeper_api_call_duration_seconds_bucket{$of}[$__rate_interval])))",
                     "{{method}}",
                 )],
+            ),
+            lines(
+                "Certificates, time until they expire",
+                "s",
+                &[("sidekeeper_certificate_expiry_timestamp_seconds{$of} - time()", "{{use}}")],
             ),
             lines("Heartbeat, longest delay", "s", &[("sidekeeper_runtime_stall_seconds{$of}", "delay")]),
             lines(
