@@ -8,6 +8,7 @@ pub mod plan_sharding;
 pub mod status;
 pub mod summary;
 pub mod switch;
+pub mod trigger_items;
 pub mod trigger_job;
 pub mod triggers;
 pub mod update;

@@ -1922,8 +1922,16 @@ type TriggerJobRequest struct {
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// An id that the caller chooses for this request: 1 to 64 letters (A to Z), digits, `-` and `_`, for example a UUID. A repetition with the
 	// same id, at any sidecar of the namespace, triggers nothing again, and returns what the first call has returned. The registry
-	// remembers it for ten minutes at least. Empty: each call is a request of its own.
-	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// remembers it for ten minutes at least. Empty: each call is a request of its own. A repetition with other `items` or another `parameter` is
+	// refused with INVALID_ARGUMENT.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The items to execute; at most 10000. Empty: all items, or all that are enabled if `parameter` is set. A sidecar of a version before this
+	// field ignores it, and triggers all instances; its answer has no `triggered_items`.
+	Items []uint32 `protobuf:"varint,3,rep,packed,name=items,proto3" json:"items,omitempty"`
+	// The text that these executions, with their retries and failovers, get as `Execute.job_parameter`, in place of the job's own `jobParameter`;
+	// at most 4096 bytes, also the empty text. The items' own parameters (`Execute.item_parameter`) stay. The registry keeps it until the executions
+	// have ended; no list, log or bundle shows it. Absent: the job's own.
+	Parameter     *string `protobuf:"bytes,4,opt,name=parameter,proto3,oneof" json:"parameter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1972,15 +1980,32 @@ func (x *TriggerJobRequest) GetRequestId() string {
 	return ""
 }
 
-// The instances that fire. Both lists together are all online instances.
+func (x *TriggerJobRequest) GetItems() []uint32 {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *TriggerJobRequest) GetParameter() string {
+	if x != nil && x.Parameter != nil {
+		return *x.Parameter
+	}
+	return ""
+}
+
+// The instances that fire, or the items that are executed.
 type TriggerJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instances that this call triggered, ascending by id.
+	// The instances that this call triggered, ascending by id. Together with the pending ones, all online instances. Empty with `items` or a
+	// `parameter`.
 	TriggeredInstanceIds []string `protobuf:"bytes,1,rep,name=triggered_instance_ids,json=triggeredInstanceIds,proto3" json:"triggered_instance_ids,omitempty"`
-	// The instances whose earlier trigger was still pending, ascending by id.
+	// The instances whose earlier trigger was still pending, ascending by id. Empty with `items` or a `parameter`.
 	PendingInstanceIds []string `protobuf:"bytes,2,rep,name=pending_instance_ids,json=pendingInstanceIds,proto3" json:"pending_instance_ids,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// With `items` or a `parameter`: the items that are executed, ascending.
+	TriggeredItems []uint32 `protobuf:"varint,3,rep,packed,name=triggered_items,json=triggeredItems,proto3" json:"triggered_items,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TriggerJobResponse) Reset() {
@@ -2023,6 +2048,13 @@ func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
 func (x *TriggerJobResponse) GetPendingInstanceIds() []string {
 	if x != nil {
 		return x.PendingInstanceIds
+	}
+	return nil
+}
+
+func (x *TriggerJobResponse) GetTriggeredItems() []uint32 {
+	if x != nil {
+		return x.TriggeredItems
 	}
 	return nil
 }
@@ -2080,8 +2112,10 @@ type ListTriggersResponse struct {
 	Triggers []*Trigger `protobuf:"bytes,1,rep,name=triggers,proto3" json:"triggers,omitempty"`
 	// How many remembered requests are left out, because a list has 1000 at most.
 	LeftOutRequests uint32 `protobuf:"varint,2,opt,name=left_out_requests,json=leftOutRequests,proto3" json:"left_out_requests,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The triggers of items, ascending by item, those of an item by time.
+	ItemTriggers  []*ItemTrigger `protobuf:"bytes,3,rep,name=item_triggers,json=itemTriggers,proto3" json:"item_triggers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListTriggersResponse) Reset() {
@@ -2128,6 +2162,96 @@ func (x *ListTriggersResponse) GetLeftOutRequests() uint32 {
 	return 0
 }
 
+func (x *ListTriggersResponse) GetItemTriggers() []*ItemTrigger {
+	if x != nil {
+		return x.ItemTriggers
+	}
+	return nil
+}
+
+// The trigger of one item, of a `TriggerJob` with items or a parameter.
+type ItemTrigger struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
+	// How far the trigger is. TRIGGER_STATE_TAKEN_UP: its execution, with retries and a failover, has not ended. TRIGGER_STATE_DONE: it has ended,
+	// or the trigger was dropped.
+	State TriggerState `protobuf:"varint,2,opt,name=state,proto3,enum=sidekeeper.v1.TriggerState" json:"state,omitempty"`
+	// When the item was triggered, by the registry's clock. Absent: not known.
+	TriggerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
+	// The `request_id` of the `TriggerJob`, or one that the sidecar has made up if the request had none.
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The instance that has begun the execution. Empty: it has not begun, or it has ended.
+	InstanceId    string `protobuf:"bytes,5,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemTrigger) Reset() {
+	*x = ItemTrigger{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemTrigger) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemTrigger) ProtoMessage() {}
+
+func (x *ItemTrigger) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemTrigger.ProtoReflect.Descriptor instead.
+func (*ItemTrigger) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ItemTrigger) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *ItemTrigger) GetState() TriggerState {
+	if x != nil {
+		return x.State
+	}
+	return TriggerState_TRIGGER_STATE_UNSPECIFIED
+}
+
+func (x *ItemTrigger) GetTriggerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TriggerTime
+	}
+	return nil
+}
+
+func (x *ItemTrigger) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ItemTrigger) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
 // The trigger of one instance.
 type Trigger struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2151,7 +2275,7 @@ type Trigger struct {
 
 func (x *Trigger) Reset() {
 	*x = Trigger{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2287,7 @@ func (x *Trigger) String() string {
 func (*Trigger) ProtoMessage() {}
 
 func (x *Trigger) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[30]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2300,7 @@ func (x *Trigger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
 func (*Trigger) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{30}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Trigger) GetInstanceId() string {
@@ -2240,7 +2364,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2376,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[31]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2389,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{31}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -2310,7 +2434,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2446,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[32]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2459,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{32}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -2369,7 +2493,7 @@ type FleetExecution struct {
 
 func (x *FleetExecution) Reset() {
 	*x = FleetExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2505,7 @@ func (x *FleetExecution) String() string {
 func (*FleetExecution) ProtoMessage() {}
 
 func (x *FleetExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2518,7 @@ func (x *FleetExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
 func (*FleetExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FleetExecution) GetInstanceId() string {
@@ -2442,7 +2566,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2578,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2591,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2622,19 +2746,33 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"server_ips\x18\x02 \x03(\tR\tserverIps\"E\n" +
 	"\x15EnableServersResponse\x12,\n" +
-	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"M\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"\x94\x01\n" +
 	"\x11TriggerJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"|\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05items\x18\x03 \x03(\rR\x05items\x12!\n" +
+	"\tparameter\x18\x04 \x01(\tH\x00R\tparameter\x88\x01\x01B\f\n" +
+	"\n" +
+	"_parameter\"\xa5\x01\n" +
 	"\x12TriggerJobResponse\x124\n" +
 	"\x16triggered_instance_ids\x18\x01 \x03(\tR\x14triggeredInstanceIds\x120\n" +
-	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"0\n" +
+	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\x12'\n" +
+	"\x0ftriggered_items\x18\x03 \x03(\rR\x0etriggeredItems\"0\n" +
 	"\x13ListTriggersRequest\x12\x19\n" +
-	"\bjob_name\x18\x01 \x01(\tR\ajobName\"v\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\xb7\x01\n" +
 	"\x14ListTriggersResponse\x122\n" +
 	"\btriggers\x18\x01 \x03(\v2\x16.sidekeeper.v1.TriggerR\btriggers\x12*\n" +
-	"\x11left_out_requests\x18\x02 \x01(\rR\x0fleftOutRequests\"\xf8\x01\n" +
+	"\x11left_out_requests\x18\x02 \x01(\rR\x0fleftOutRequests\x12?\n" +
+	"\ritem_triggers\x18\x03 \x03(\v2\x1a.sidekeeper.v1.ItemTriggerR\fitemTriggers\"\xd3\x01\n" +
+	"\vItemTrigger\x12\x12\n" +
+	"\x04item\x18\x01 \x01(\rR\x04item\x121\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1b.sidekeeper.v1.TriggerStateR\x05state\x12=\n" +
+	"\ftrigger_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12\x1f\n" +
+	"\vinstance_id\x18\x05 \x01(\tR\n" +
+	"instanceId\"\xf8\x01\n" +
 	"\aTrigger\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x121\n" +
@@ -2717,7 +2855,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
@@ -2752,75 +2890,79 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*TriggerJobResponse)(nil),       // 30: sidekeeper.v1.TriggerJobResponse
 	(*ListTriggersRequest)(nil),      // 31: sidekeeper.v1.ListTriggersRequest
 	(*ListTriggersResponse)(nil),     // 32: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 33: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 34: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 35: sidekeeper.v1.CancelExecutionsResponse
-	(*FleetExecution)(nil),           // 36: sidekeeper.v1.FleetExecution
-	(*CancelledExecution)(nil),       // 37: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 38: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 39: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 40: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 41: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 42: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 43: google.protobuf.FieldMask
+	(*ItemTrigger)(nil),              // 33: sidekeeper.v1.ItemTrigger
+	(*Trigger)(nil),                  // 34: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 35: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 36: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 37: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 38: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 39: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 40: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 41: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 42: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 43: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 44: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
-	38, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	39, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	39, // 2: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	40, // 3: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
 	20, // 4: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	40, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	41, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	42, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	41, // 5: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	42, // 6: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	43, // 7: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
 	8,  // 8: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
-	41, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
-	41, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
-	38, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	43, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	42, // 9: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
+	42, // 10: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
+	39, // 11: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	44, // 12: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
 	17, // 13: sidekeeper.v1.ListServersResponse.jobs:type_name -> sidekeeper.v1.JobServers
 	20, // 14: sidekeeper.v1.JobServers.servers:type_name -> sidekeeper.v1.ServerStatus
-	41, // 15: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
-	41, // 16: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
-	33, // 17: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 18: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	41, // 19: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	37, // 20: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	36, // 21: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 22: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 23: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	6,  // 24: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	9,  // 25: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	11, // 26: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	13, // 27: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	15, // 28: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
-	18, // 29: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	29, // 30: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	31, // 31: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	34, // 32: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	21, // 33: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	23, // 34: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	25, // 35: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	27, // 36: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 37: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	7,  // 38: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	10, // 39: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	12, // 40: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	14, // 41: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	16, // 42: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
-	19, // 43: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	30, // 44: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	32, // 45: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	35, // 46: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	22, // 47: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	24, // 48: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	26, // 49: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	28, // 50: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	42, // 15: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
+	42, // 16: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
+	34, // 17: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	33, // 18: sidekeeper.v1.ListTriggersResponse.item_triggers:type_name -> sidekeeper.v1.ItemTrigger
+	1,  // 19: sidekeeper.v1.ItemTrigger.state:type_name -> sidekeeper.v1.TriggerState
+	42, // 20: sidekeeper.v1.ItemTrigger.trigger_time:type_name -> google.protobuf.Timestamp
+	1,  // 21: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	42, // 22: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	38, // 23: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	37, // 24: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 25: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 26: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	6,  // 27: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	9,  // 28: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	11, // 29: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	13, // 30: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	15, // 31: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
+	18, // 32: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	29, // 33: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	31, // 34: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	35, // 35: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	21, // 36: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	23, // 37: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	25, // 38: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	27, // 39: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 40: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	7,  // 41: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	10, // 42: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	12, // 43: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	14, // 44: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	16, // 45: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
+	19, // 46: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	30, // 47: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	32, // 48: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	36, // 49: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	22, // 50: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	24, // 51: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	26, // 52: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	28, // 53: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	40, // [40:54] is the sub-list for method output_type
+	26, // [26:40] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -2834,13 +2976,14 @@ func file_sidekeeper_v1_job_service_proto_init() {
 		(*Disabling_Item)(nil),
 		(*Disabling_ServerIp)(nil),
 	}
+	file_sidekeeper_v1_job_service_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
