@@ -105,6 +105,14 @@ mutants! {
     /// The node of the delay stays when the lock is given back.
     LockDelayKept,
 
+    // Triggers of items.
+    /// The start of an item leaves its trigger as one that waits.
+    ItemTriggerUnmarked,
+    /// The parameter of a trigger is forgotten when its execution is retried or fails over.
+    ItemTriggerParameterForgotten,
+    /// The owner deletes the trigger of an item as soon as its execution has begun.
+    ItemTriggerEndedEarly,
+
     // Item locks.
     /// An execution starts without waiting for the lock of its item.
     ItemLockNotAwaited,

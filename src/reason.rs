@@ -55,7 +55,7 @@ pub enum Reason {
     NoInstances,
     /// All servers with online instances are disabled.
     ServersDisabled,
-    /// All items of the job are disabled.
+    /// All items of the job, or items that the request names, are disabled.
     ItemsDisabled,
     /// The sidecar has no such attachment.
     AttachmentUnknown,
@@ -127,6 +127,8 @@ pub enum Reason {
     NamespaceDiffers,
     /// The job does not monitor executions.
     ExecutionsNotMonitored,
+    /// The job, or an instance of it, cannot execute single items for a trigger, or with a parameter of the trigger's.
+    TriggerNotSupported,
 }
 
 impl Reason {
@@ -190,6 +192,7 @@ impl Reason {
         Self::ConfigurationNotEditable,
         Self::NamespaceDiffers,
         Self::ExecutionsNotMonitored,
+        Self::TriggerNotSupported,
     ];
 
     /// The reason's word, in capitals.
@@ -253,6 +256,7 @@ impl Reason {
             Self::ConfigurationNotEditable => "CONFIGURATION_NOT_EDITABLE",
             Self::NamespaceDiffers => "NAMESPACE_DIFFERS",
             Self::ExecutionsNotMonitored => "EXECUTIONS_NOT_MONITORED",
+            Self::TriggerNotSupported => "TRIGGER_NOT_SUPPORTED",
         }
     }
 }

@@ -3,6 +3,7 @@ package sidekeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -427,6 +428,28 @@ func TestTriggering(t *testing.T) {
 	want := "UNAVAILABLE: no sidecar answers at " + sidecar.Endpoint + ": is `sidekeeper serve` running there? ("
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Fatalf("no sidecar: %v", err)
+	}
+}
+
+func TestItemsAndAParameterAreSentAndTheItemsReturned(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.AnswerTriggers(&sidekeeperv1.TriggerJobResponse{TriggeredItems: []uint32{1, 4}})
+	endpoint := sidekeeper.WithEndpoint(sidecar.Endpoint)
+	result, err := sidekeeper.Trigger(context.Background(), "orderSync", endpoint, sidekeeper.WithItems(4, 1), sidekeeper.WithParameter(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "triggered", fmt.Sprint(result.TriggeredItems), "[1 4]")
+	sent := sidecar.LastTrigger()
+	equal(t, "items", fmt.Sprint(sent.GetItems()), "[4 1]")
+	equal(t, "whether there is a parameter", sent.Parameter != nil, true)
+
+	// A sidecar of an earlier version ignores both.
+	sidecar.AnswerTriggers(&sidekeeperv1.TriggerJobResponse{TriggeredInstanceIds: []string{"a"}})
+	_, err = sidekeeper.Trigger(context.Background(), "orderSync", endpoint, sidekeeper.WithItems(1))
+	var failed *sidekeeper.TriggerError
+	if !errors.As(err, &failed) || failed.Code != codes.Unimplemented {
+		t.Fatalf("an earlier version: %v", err)
 	}
 }
 

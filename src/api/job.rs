@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::config::Role;
 use crate::coordination::admin::switch::{Switch, Wish};
+use crate::coordination::admin::trigger_items::ItemWish;
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::{Excerpt, commands};
@@ -27,8 +28,8 @@ use crate::runner::admin::cancel_fleet;
 use crate::runner::admin::change_job::{self, Stop};
 use crate::runner::admin::jobs::ListError;
 use crate::runner::admin::switch::{self, Switched};
-use crate::runner::admin::trigger_job;
 use crate::runner::admin::watch_jobs::Watchers;
+use crate::runner::admin::{trigger_items, trigger_job};
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::cancel;
 
@@ -329,9 +330,14 @@ impl Jobs {
         caller: &Caller,
     ) -> Result<proto::TriggerJobResponse, Status> {
         names::check(caller, &request.job_name)?;
-        let (job, _) = job_and_items(&request.job_name, &[]).map_err(|invalid| invalid.to_status())?;
+        let named = job_and_items(&request.job_name, &request.items);
+        let (job, items) = named.map_err(|invalid| invalid.to_status())?;
         let id = request_id(&request.request_id).map_err(|error| InvalidRequest(vec![error]).to_status())?;
+        let wish = jobs::item_wish(request, items).map_err(|invalid| invalid.to_status())?;
         self.check_draining()?;
+        if wish.is_for_items() {
+            return self.trigger_items(&job, &wish, id).await;
+        }
         let result = trigger_job::trigger(self.attachments.shared(), &job, id.as_ref())
             .await
             .map_err(|error| status::of_trigger(&error, id.as_ref()))?;
@@ -339,6 +345,27 @@ impl Jobs {
         Ok(proto::TriggerJobResponse {
             triggered_instance_ids: texts(result.triggered),
             pending_instance_ids: texts(result.pending),
+            triggered_items: Vec::new(),
+        })
+    }
+
+    async fn trigger_items(
+        &self,
+        job: &JobName,
+        wish: &ItemWish,
+        id: Option<RequestId>,
+    ) -> Result<proto::TriggerJobResponse, Status> {
+        let shared = self.attachments.shared();
+        // Without an id nobody repeats the request.
+        let own_id = match &id {
+            Some(id) => id.clone(),
+            None => RequestId::new(&shared.clock.unguessable()),
+        };
+        let items = trigger_items::trigger(shared, job, wish, &own_id).await;
+        let items = items.map_err(|error| status::of_item_trigger(&error, id.as_ref()))?;
+        Ok(proto::TriggerJobResponse {
+            triggered_items: items.into_iter().map(|item| item.0).collect(),
+            ..proto::TriggerJobResponse::default()
         })
     }
 

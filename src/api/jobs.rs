@@ -1,18 +1,21 @@
 //! Lists of jobs and whole jobs: requests to the domain, and the domain to messages. Decides which texts are hidden from a caller without the role `operate`.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use crate::coordination::admin::cancel_fleet::{Concerned, Reach};
 use crate::coordination::admin::explain::Disabling;
 use crate::coordination::admin::summary::{JobState, JobSummary};
-use crate::coordination::admin::triggers::{Trigger, TriggerState};
+use crate::coordination::admin::trigger_items::ItemWish;
+use crate::coordination::admin::triggers::{ItemTrigger, Trigger, TriggerState};
 use crate::coordination::admin::update::{Update, etag};
 use crate::elasticjob::config_yaml_editor::Key;
 use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::redaction;
+use crate::extension::item_trigger::PARAMETER_BYTES_MAX;
 use crate::extension::note::Note;
 use crate::extension::path::Noted;
-use crate::job::JobName;
+use crate::job::{Item, JobName};
 use crate::proto;
 use crate::runner::admin::change_job::Updated;
 use crate::runner::admin::jobs::{Job, Listed, Page};
@@ -137,27 +140,52 @@ pub fn fleet_cancel_to_message(concerned: &[Concerned]) -> proto::CancelExecutio
     }
 }
 
+/// The items and the parameter of a trigger.
+pub fn item_wish(
+    request: &proto::TriggerJobRequest,
+    items: BTreeSet<Item>,
+) -> Result<ItemWish, InvalidRequest> {
+    let parameter = request.parameter.clone();
+    let is_wrong = |text: &String| text.len() > PARAMETER_BYTES_MAX || text.contains('\0');
+    if let Some(text) = parameter.as_ref().filter(|text| is_wrong(text)) {
+        // It may be a secret.
+        let given = format!("a text of {} bytes", text.len());
+        let allowed = format!("a text of at most {PARAMETER_BYTES_MAX} bytes, without NUL characters");
+        return Err(InvalidRequest(vec![FieldError::new("parameter", &given, &allowed)]));
+    }
+    Ok(ItemWish { items, parameter })
+}
+
+fn trigger_state(state: TriggerState) -> proto::TriggerState {
+    match state {
+        TriggerState::Pending => proto::TriggerState::Pending,
+        TriggerState::TakenUp => proto::TriggerState::TakenUp,
+        TriggerState::Done => proto::TriggerState::Done,
+        TriggerState::Unknown => proto::TriggerState::Unknown,
+    }
+}
+
 /// The triggers of a job as the API has them.
 pub fn triggers_to_message(listed: &ListedTriggers) -> proto::ListTriggersResponse {
-    let trigger = |trigger: &Trigger| {
-        let state = match trigger.state {
-            TriggerState::Pending => proto::TriggerState::Pending,
-            TriggerState::TakenUp => proto::TriggerState::TakenUp,
-            TriggerState::Done => proto::TriggerState::Done,
-            TriggerState::Unknown => proto::TriggerState::Unknown,
-        };
-        proto::Trigger {
-            instance_id: trigger.instance.to_string(),
-            state: state.into(),
-            trigger_time: trigger.since.map(timestamp),
-            request_id: trigger.request.as_ref().map(ToString::to_string).unwrap_or_default(),
-            online: trigger.online,
-            running_items: trigger.running.iter().map(|item| item.0).collect(),
-        }
+    let of_item = |trigger: &ItemTrigger| proto::ItemTrigger {
+        item: trigger.item.0,
+        state: trigger_state(trigger.state).into(),
+        trigger_time: trigger.since.map(timestamp),
+        request_id: trigger.request.to_string(),
+        instance_id: trigger.instance.as_ref().map(ToString::to_string).unwrap_or_default(),
+    };
+    let trigger = |trigger: &Trigger| proto::Trigger {
+        instance_id: trigger.instance.to_string(),
+        state: trigger_state(trigger.state).into(),
+        trigger_time: trigger.since.map(timestamp),
+        request_id: trigger.request.as_ref().map(ToString::to_string).unwrap_or_default(),
+        online: trigger.online,
+        running_items: trigger.running.iter().map(|item| item.0).collect(),
     };
     proto::ListTriggersResponse {
         triggers: listed.triggers.iter().map(trigger).collect(),
         left_out_requests: count(listed.left_out),
+        item_triggers: listed.item_triggers.iter().map(of_item).collect(),
     }
 }
 

@@ -24,6 +24,7 @@ use crate::runner::admin::explain_job::ExplainError;
 use crate::runner::admin::jobs::ListError;
 use crate::runner::admin::plan_sharding::PlanError;
 use crate::runner::admin::switch::SwitchError;
+use crate::runner::admin::trigger_items::ItemTriggerError;
 use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
@@ -85,6 +86,21 @@ pub fn of_trigger(error: &TriggerError, request: Option<&RequestId>) -> Status {
         TriggerError::Changing { .. } => Reason::RegistryChanging,
         TriggerError::OtherRequest { .. } => Reason::InvalidRequest,
         TriggerError::Unwritten { error, .. } => of_registry(error),
+    };
+    repeatable(reason, error.to_string(), request)
+}
+
+/// Items that were not triggered.
+pub fn of_item_trigger(error: &ItemTriggerError, request: Option<&RequestId>) -> Status {
+    let reason = match error {
+        ItemTriggerError::Trigger(error) => return of_trigger(error, request),
+        ItemTriggerError::Disabled { .. } => Reason::ItemsDisabled,
+        ItemTriggerError::NoItem { .. } => Reason::ItemUnknown,
+        ItemTriggerError::Unable { .. } | ItemTriggerError::Listener(_) | ItemTriggerError::Continuous(_) => {
+            Reason::TriggerNotSupported
+        }
+        ItemTriggerError::TooManyWait(_) | ItemTriggerError::TooLarge(_) => Reason::TooMany,
+        ItemTriggerError::Late(_) => Reason::RegistryAway,
     };
     repeatable(reason, error.to_string(), request)
 }

@@ -11,7 +11,7 @@ use super::watch::json::instant;
 use super::{Failure, json_line, print};
 use crate::api::{jobs, status};
 use crate::proto::job_service_client::JobServiceClient;
-use crate::proto::{ListTriggersRequest, ListTriggersResponse, Trigger, TriggerState};
+use crate::proto::{ItemTrigger, ListTriggersRequest, ListTriggersResponse, Trigger, TriggerState};
 use crate::runner::admin;
 
 pub(super) async fn triggers(args: JobArgs) -> Result<ExitCode, Failure> {
@@ -52,10 +52,29 @@ fn in_words(listed: &ListTriggersResponse) -> String {
         let since = trigger.trigger_time.as_ref().and_then(instant).unwrap_or_default();
         vec![trigger.instance_id.clone(), state, since, trigger.request_id.clone()]
     };
-    let mut text = match listed.triggers.is_empty() {
-        true => "no triggers are known\n".to_owned(),
-        false => table(&["instance", "state", "since", "request"], listed.triggers.iter().map(row)),
+    let of_item = |trigger: &ItemTrigger| {
+        let state = match trigger.state() {
+            TriggerState::Pending => "pending".to_owned(),
+            TriggerState::TakenUp => format!("taken up by {}", trigger.instance_id),
+            TriggerState::Done => "done".to_owned(),
+            TriggerState::Unknown | TriggerState::Unspecified => "unknown".to_owned(),
+        };
+        let since = trigger.trigger_time.as_ref().and_then(instant).unwrap_or_default();
+        vec![trigger.item.to_string(), state, since, trigger.request_id.clone()]
     };
+    let mut text = match listed.triggers.is_empty() && listed.item_triggers.is_empty() {
+        true => "no triggers are known\n".to_owned(),
+        false => String::new(),
+    };
+    if !listed.triggers.is_empty() {
+        text.push_str(&table(&["instance", "state", "since", "request"], listed.triggers.iter().map(row)));
+    }
+    if !listed.item_triggers.is_empty() {
+        text.push_str(&table(
+            &["item", "state", "since", "request"],
+            listed.item_triggers.iter().map(of_item),
+        ));
+    }
     if listed.left_out_requests > 0 {
         text.push_str(&format!("{} more requests are left out\n", listed.left_out_requests));
     }
@@ -74,6 +93,21 @@ fn in_json(listed: &ListTriggersResponse) -> String {
             "running_items": running_items,
         })
     };
+    let of_item = |trigger: &ItemTrigger| -> Value {
+        let ItemTrigger { item, state: _, trigger_time, request_id, instance_id } = trigger;
+        json!({
+            "item": item,
+            "state": trigger.state().as_str_name(),
+            "trigger_time": trigger_time.as_ref().and_then(instant),
+            "request_id": request_id,
+            "instance_id": instance_id,
+        })
+    };
     let triggers: Vec<_> = listed.triggers.iter().map(one).collect();
-    json_line(&json!({ "triggers": triggers, "left_out_requests": listed.left_out_requests }))
+    let item_triggers: Vec<_> = listed.item_triggers.iter().map(of_item).collect();
+    json_line(&json!({
+        "triggers": triggers,
+        "item_triggers": item_triggers,
+        "left_out_requests": listed.left_out_requests,
+    }))
 }

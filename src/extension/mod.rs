@@ -12,9 +12,10 @@
 //! | `checkpoints/{item}`, persistent | [`checkpoint`] |
 //! | `finished`, persistent | the state in which the housekeeper has found the job finished (`coordination::admin::finished`) |
 //! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
-//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` ([`profile`]) |
+//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `reads triggers`, `leaving`, `away` ([`profile`]) |
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
 //! | `fleet/cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items ([`cancel_wish`]); later requests delete it after ten minutes |
+//! | `fleet/triggers/{request id}.{item}`, persistent | a trigger of one item, with a parameter or without one ([`item_trigger`]); the item's owner deletes it when its execution has ended |
 //! | `requests/{request id}`, `requests/{request id}.1` and so on, persistent | what an operator's request has done ([`request_record`]); later requests delete it after ten minutes |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //! | `fleet/notes/item-{item}`, `fleet/notes/server-{address}`, persistent | who has disabled the item or the server, why, and until when: `by uid 1000`, `reason disk full`, `until 2026-11-28T12:00:00Z` ([`note`]) |
@@ -30,6 +31,7 @@ pub mod execution_policy;
 pub mod handoff_plan;
 pub mod handoff_policy;
 pub mod item_lock;
+pub mod item_trigger;
 pub mod ledger_entry;
 pub mod lock;
 pub mod name_record;

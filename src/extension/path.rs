@@ -214,6 +214,22 @@ impl FleetPaths {
         path.relative_to(&self.cancels()).is_some_and(|name| !name.is_empty() && !name.contains('/'))
     }
 
+    /// The parent of the items' triggers.
+    pub fn triggers(&self) -> Path {
+        self.root.child("triggers")
+    }
+
+    /// The trigger of an item by a request.
+    pub fn trigger(&self, id: &RequestId, item: Item) -> Path {
+        self.root.child(&format!("triggers/{id}.{item}"))
+    }
+
+    /// The request and the item whose trigger has this path. `None`: this is another node.
+    pub fn trigger_of(&self, path: &Path) -> Option<(RequestId, Item)> {
+        let (id, item) = path.relative_to(&self.triggers())?.split_once('.')?;
+        Some((RequestId::parse(id).ok()?, Item(item.parse().ok()?)))
+    }
+
     /// The parent of the notes.
     pub fn notes(&self) -> Path {
         self.root.child("notes")

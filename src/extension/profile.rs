@@ -20,6 +20,9 @@ const WITNESSES: &str = "witnesses";
 /// The line for the cancels of whole fleets.
 const CANCELS: &str = "cancels";
 
+/// The line for the triggers of single items.
+const TRIGGERS: &str = "triggers";
+
 /// The profile that an instance publishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
@@ -34,6 +37,8 @@ pub struct Profile {
     pub witnesses: bool,
     /// Whether it obeys the cancels of whole fleets. A sidecar without this line is of an earlier version.
     pub cancels: bool,
+    /// Whether it executes items for their triggers. A sidecar without this line is of an earlier version.
+    pub triggers: bool,
     /// Whether the instance is about to leave and hands its items over.
     pub leaving: bool,
     /// Whether the instance is detached: it keeps its items and gets no others.
@@ -48,6 +53,7 @@ impl Default for Profile {
             rendezvous: true,
             witnesses: true,
             cancels: true,
+            triggers: true,
             leaving: false,
             detached: false,
         }
@@ -57,7 +63,8 @@ impl Default for Profile {
 impl Profile {
     /// Reads the node.
     pub fn read(data: &[u8]) -> Self {
-        let mut profile = Self { rendezvous: false, witnesses: false, cancels: false, ..Self::default() };
+        let (rendezvous, witnesses, cancels, triggers) = (false, false, false, false);
+        let mut profile = Self { rendezvous, witnesses, cancels, triggers, ..Self::default() };
         for line in String::from_utf8_lossy(data).lines() {
             match line.split_once(' ') {
                 None if line == "leaving" => profile.leaving = true,
@@ -69,6 +76,7 @@ impl Profile {
                 Some(("rule", RENDEZVOUS)) => profile.rendezvous = true,
                 Some(("reads", WITNESSES)) => profile.witnesses = true,
                 Some(("reads", CANCELS)) => profile.cancels = true,
+                Some(("reads", TRIGGERS)) => profile.triggers = true,
                 Some(("label", label)) if profile.labels.len() < LABELS_MAX => {
                     profile.labels.insert(label.to_owned());
                 }
@@ -84,6 +92,7 @@ impl Profile {
         let rule = self.rendezvous.then(|| format!("rule {RENDEZVOUS}\n"));
         let witnesses = self.witnesses.then(|| format!("reads {WITNESSES}\n"));
         let cancels = self.cancels.then(|| format!("reads {CANCELS}\n"));
+        let triggers = self.triggers.then(|| format!("reads {TRIGGERS}\n"));
         let leaving = self.leaving.then(|| "leaving\n".to_owned());
         let detached = self.detached.then(|| "away\n".to_owned());
         std::iter::once(format!("weight {}\n", self.weight))
@@ -91,6 +100,7 @@ impl Profile {
             .chain(rule)
             .chain(witnesses)
             .chain(cancels)
+            .chain(triggers)
             .chain(leaving)
             .chain(detached)
             .collect()
@@ -106,12 +116,15 @@ mod tests {
         let labels = ["a", "zone b"].map(str::to_owned).into();
         let profile = Profile { weight: 7, labels, leaving: true, detached: true, ..Profile::default() };
         assert_eq!(Profile::read(profile.write().as_bytes()), profile);
-        let earlier = Profile { rendezvous: false, witnesses: false, cancels: false, ..profile };
+        let (rendezvous, witnesses, cancels, triggers) = (false, false, false, false);
+        let earlier = Profile { rendezvous, witnesses, cancels, triggers, ..profile };
         assert_eq!(Profile::read(earlier.write().as_bytes()), earlier);
         assert!(!Profile::read(b"rule another\n").rendezvous);
         assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
         assert_eq!(
-            Profile::read(b"weight 4294967296\nrule rendezvous\nreads witnesses\nreads cancels"),
+            Profile::read(
+                b"weight 4294967296\nrule rendezvous\nreads witnesses\nreads cancels\nreads triggers"
+            ),
             Profile::default()
         );
         let many: String = (0..100).map(|label| format!("label {label}\n")).collect();

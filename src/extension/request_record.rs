@@ -17,6 +17,8 @@ pub const REMEMBERED_MS: i64 = 600_000;
 const TRIGGER: &str = "trigger";
 /// The first line of a cancel at one sidecar.
 const CANCEL: &str = "cancel";
+/// The line of a trigger of items, before the text that tells it from other requests.
+const ASKED: &str = "asked";
 /// The line of a trigger that another part follows.
 const PARTIAL: &str = "partial";
 
@@ -82,6 +84,10 @@ pub struct TriggerRecord {
     pub pending: BTreeSet<InstanceId>,
     /// Whether another part follows.
     pub is_partial: bool,
+    /// The fingerprint of a request that names items or has a parameter ([`crate::extension::item_trigger::fingerprint`]).
+    pub asked: Option<String>,
+    /// The items that such a request has triggered.
+    pub items: BTreeSet<Item>,
 }
 
 /// An execution that a request cancels.
@@ -126,6 +132,11 @@ impl TriggerRecord {
                 Some(("pending", id)) => {
                     record.pending.insert(InstanceId::from_registry(id));
                 }
+                Some((ASKED, fingerprint)) => record.asked = Some(fingerprint.to_owned()),
+                Some(("items", items)) => {
+                    let items = items.split(' ').filter_map(|item| item.parse().ok());
+                    record.items.extend(items.map(Item));
+                }
                 None if line == PARTIAL => record.is_partial = true,
                 Some(_) | None => {}
             }
@@ -137,6 +148,9 @@ impl TriggerRecord {
     pub fn write(&self) -> String {
         let mut text = format!("{TRIGGER}\n");
         text.extend(self.is_partial.then(|| format!("{PARTIAL}\n")));
+        text.extend(self.asked.iter().map(|fingerprint| format!("{ASKED} {fingerprint}\n")));
+        let items: Vec<_> = self.items.iter().map(ToString::to_string).collect();
+        text.extend((!items.is_empty()).then(|| format!("items {}\n", items.join(" "))));
         text.extend(self.triggered.iter().map(|id| format!("triggered {id}\n")));
         text.extend(self.pending.iter().map(|id| format!("pending {id}\n")));
         text
@@ -188,9 +202,17 @@ mod tests {
     #[test]
     fn records_are_read_as_they_were_written_and_nonsense_is_skipped() {
         let [a, b] = ["10.0.0.1@-@a b", "10.0.0.2@-@2"].map(InstanceId::from_registry);
-        let trigger =
-            TriggerRecord { triggered: [a.clone()].into(), pending: [b.clone()].into(), is_partial: true };
-        assert_eq!(RequestRecord::read(trigger.write().as_bytes()), RequestRecord::Trigger(trigger));
+        let instances = TriggerRecord {
+            triggered: [a.clone()].into(),
+            pending: [b.clone()].into(),
+            is_partial: true,
+            ..TriggerRecord::default()
+        };
+        let asked = Some("0f".to_owned());
+        let items = TriggerRecord { asked, items: [Item(3), Item(12)].into(), ..TriggerRecord::default() };
+        for trigger in [instances, items] {
+            assert_eq!(RequestRecord::read(trigger.write().as_bytes()), RequestRecord::Trigger(trigger));
+        }
         let cancelled =
             [(&a, "abc-1.3", false), (&a, "abc-2.4", true), (&b, "d-e-7.3", false), (&b, "x", false)];
         let cancelled = cancelled.map(|(instance, id, was_waiting)| CancelledRecord {

@@ -49,7 +49,8 @@ fn code(reason: Reason) -> Code {
         | Reason::InstancesOnline
         | Reason::ConfigurationNotEditable
         | Reason::NamespaceDiffers
-        | Reason::ExecutionsNotMonitored => Code::FailedPrecondition,
+        | Reason::ExecutionsNotMonitored
+        | Reason::TriggerNotSupported => Code::FailedPrecondition,
         Reason::JobNotConfigured
         | Reason::JobUnknown
         | Reason::AttachmentUnknown

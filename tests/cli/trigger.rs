@@ -10,7 +10,7 @@ use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelReach, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, FleetExecution, GetJobRequest,
-    GetJobResponse, InstanceStatus, ItemStatus, JobServers, JobState, JobSummary, JobsSynced, LastExecution,
+    GetJobResponse, InstanceStatus, ItemStatus, ItemTrigger, JobServers, JobState, JobSummary, JobsSynced, LastExecution,
     ListJobsRequest, ListJobsResponse, ListServersRequest, ListServersResponse, ListTriggersRequest,
     ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse,
     ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest,
@@ -52,9 +52,18 @@ impl JobService for Scripted {
                 let details = ErrorDetails::with_error_info("OUTCOME_UNKNOWN", "sidekeeper", []);
                 Err(Status::with_error_details(Code::Unknown, "the answer was lost", details))
             }
-            "lost" | "orders" => Ok(Response::new(TriggerJobResponse {
+            "orders" if !request.items.is_empty() || request.parameter.is_some() => {
+                assert_eq!(
+                    (&request.items[..], request.parameter.as_deref()),
+                    (&[3, 7][..], Some("--day=1"))
+                );
+                let triggered_items = request.items;
+                Ok(Response::new(TriggerJobResponse { triggered_items, ..TriggerJobResponse::default() }))
+            }
+            "lost" | "orders" | "without-items" => Ok(Response::new(TriggerJobResponse {
                 triggered_instance_ids: vec!["10.0.0.1@-@1".to_owned(), "10.0.0.2@-@\u{1b}[2J".to_owned()],
                 pending_instance_ids: vec!["10.0.0.3@-@1".to_owned()],
+                triggered_items: Vec::new(),
             })),
             _ => Err(Status::not_found("job `nobody` has no\u{7} configuration")),
         }
@@ -72,10 +81,22 @@ impl JobService for Scripted {
             online,
             running_items: running_items.to_vec(),
         };
+        let of_item = |item, state: TriggerState, instance: &str| ItemTrigger {
+            item,
+            state: state.into(),
+            trigger_time: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
+            request_id: "mine".to_owned(),
+            instance_id: instance.to_owned(),
+        };
         Ok(Response::new(ListTriggersResponse {
             triggers: vec![
                 trigger(TriggerState::Pending, false, &[]),
                 trigger(TriggerState::TakenUp, true, &[3, 4]),
+            ],
+            item_triggers: vec![
+                of_item(3, TriggerState::Pending, ""),
+                of_item(3, TriggerState::TakenUp, "10.0.0.1@-@\u{1b}[2J"),
+                of_item(7, TriggerState::Done, ""),
             ],
             left_out_requests: 2,
         }))
@@ -379,13 +400,38 @@ async fn triggers_are_printed_as_text_and_as_json() {
     let lines: Vec<_> = printed.stdout.lines().collect();
     assert!(lines[1].contains("pending, not online  "), "{lines:?}");
     assert!(lines[2].contains("taken up, executes 3, 4  2027-01-15T08:00:00Z  mine"), "{lines:?}");
-    assert_eq!(lines[3], "2 more requests are left out");
+    expect_test::expect![[r#"
+        item  state                             since                 request
+        3     pending                           2027-01-15T08:00:00Z  mine
+        3     taken up by 10.0.0.1@-@\u{1b}[2J  2027-01-15T08:00:00Z  mine
+        7     done                              2027-01-15T08:00:00Z  mine
+        2 more requests are left out"#]]
+    .assert_eq(&lines[3..].join("\n"));
     assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
     let json = output(sidekeeper(&["triggers", "orders", "--json", "--endpoint", &endpoint])).await;
     let value: serde_json::Value = serde_json::from_str(json.stdout.trim_end()).unwrap();
     assert_eq!(value["triggers"][1]["state"], "TRIGGER_STATE_TAKEN_UP");
     assert_eq!(value["triggers"][1]["running_items"], serde_json::json!([3, 4]));
     assert_eq!((&value["triggers"][0]["online"], &value["left_out_requests"]), (&false.into(), &2.into()));
+    expect_test::expect![[r#"[{"instance_id":"","item":3,"request_id":"mine","state":"TRIGGER_STATE_PENDING","trigger_time":"2027-01-15T08:00:00Z"},{"instance_id":"10.0.0.1@-@\u001b[2J","item":3,"request_id":"mine","state":"TRIGGER_STATE_TAKEN_UP","trigger_time":"2027-01-15T08:00:00Z"},{"instance_id":"","item":7,"request_id":"mine","state":"TRIGGER_STATE_DONE","trigger_time":"2027-01-15T08:00:00Z"}]"#]]
+    .assert_eq(&value["item_triggers"].to_string());
+}
+
+#[tokio::test]
+async fn triggered_items_are_printed_and_a_sidecar_that_does_not_know_items_is_a_failure() {
+    let wanted = ["--item", "3", "--item", "7", "--parameter", "--day=1"];
+    let items = |job, more: &[&'static str]| [&["trigger", job], &wanted[..], more].concat();
+    assert_eq!(printed(&items("orders", &[])).await, "triggered  item 3\ntriggered  item 7\n");
+    expect_test::expect![[r#"
+        {"pending_instance_ids":[],"triggered_instance_ids":[],"triggered_items":[3,7]}
+    "#]]
+    .assert_eq(&printed(&items("orders", &["--json"])).await);
+    let mut earlier = sidekeeper(&items("without-items", &[]));
+    earlier.env("SIDEKEEPER_ENDPOINT", sidecar().await);
+    let earlier = output(earlier).await;
+    assert_eq!(earlier.code, Some(1), "{}", earlier.stderr);
+    assert!(earlier.stderr.contains("the sidecar is of an earlier version"), "{}", earlier.stderr);
+    assert!(!earlier.stderr.contains("day"), "{}", earlier.stderr);
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ def test_a_job_without_a_schedule_runs_when_it_is_triggered(fleet: Fleet, binary
     assert json.loads(told.stdout) == {
         "triggered_instance_ids": list(instances),
         "pending_instance_ids": ["10.0.0.9@-@1"],
+        "triggered_items": [],
     }
     eventually("the other triggers taken up", lambda: fleet.tree.children("trigger") == ["10.0.0.9@-@1"])
     fleet.tree.delete("instances/10.0.0.9@-@1")

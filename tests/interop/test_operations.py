@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet, command
+from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet, Ours, command
 from support.explain import explain
 from support.job_nodes import JOB
 from support.processes import PATIENCE, eventually
@@ -57,6 +57,24 @@ def test_trigger(fleet: MixedFleet, lifecycle: Lifecycle, leader: str) -> None:
     assert len(triggered) == before + TOTAL
     assert sorted(one.item for one in triggered if one.source == "TRIGGER") == fleet.items_of(ours)
     fleet.assert_once(fleet.fire())
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_items_are_not_triggered_beside_a_java_instance(fleet: MixedFleet, leader: str) -> None:
+    java, ours = fleet.pair(leader)
+    assert isinstance(ours, Ours)
+    before = fleet.tree.nodes()
+    item = fleet.items_of(ours)[0]
+    command = [str(sidekeeper_binary()), "trigger", JOB, "--endpoint", f"unix:{ours.sidecar.socket}"]
+    for words in (["--item", str(item)], ["--parameter", "day=1"]):
+        ended = subprocess.run([*command, *words], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (ended.returncode, ended.stdout) == (1, ""), ended
+        assert "the Java instances of job" in ended.stderr, ended.stderr
+        assert java.instance in ended.stderr, ended.stderr
+        assert ours.instance not in ended.stderr, ended.stderr
+    assert fleet.tree.nodes() == before
+    fleet.assert_once(fleet.fire())
+    assert all(one.source != "TRIGGER" for one in fleet.executions())
 
 
 @pytest.mark.parametrize("leader", LEADERS)

@@ -8,7 +8,8 @@ use crate::fleet::{Fleet, JOB, RunningSidecar, bounded, job, request};
 
 async fn trigger(sidecar: &RunningSidecar, id: &str) {
     let mut client = JobServiceClient::new(sidecar.connect().await);
-    let request = TriggerJobRequest { job_name: JOB.to_owned(), request_id: id.to_owned() };
+    let request =
+        TriggerJobRequest { job_name: JOB.to_owned(), request_id: id.to_owned(), ..Default::default() };
     bounded("the answer", client.trigger_job(request)).await.unwrap();
 }
 

@@ -49,6 +49,7 @@ mod service;
 mod session;
 mod slow_application;
 mod switch;
+mod trigger_items;
 mod trigger_job;
 mod trigger_nodes;
 mod watch_jobs;

@@ -14,7 +14,8 @@ use crate::fleet::{App, Fleet, JOB, RegistryFault, RunningSidecar, Tree, bounded
 
 async fn trigger(sidecar: &RunningSidecar, id: &str) -> Result<TriggerJobResponse, Status> {
     let mut client = JobServiceClient::new(sidecar.connect().await);
-    let request = TriggerJobRequest { job_name: JOB.to_owned(), request_id: id.to_owned() };
+    let request =
+        TriggerJobRequest { job_name: JOB.to_owned(), request_id: id.to_owned(), ..Default::default() };
     bounded("the answer", client.trigger_job(request)).await.map(tonic::Response::into_inner)
 }
 

@@ -47,6 +47,21 @@ impl World {
         *newest = token;
     }
 
+    /// P5: the executions with the parameter of an item's trigger are of this item and for one instant.
+    pub fn check_item_trigger(&mut self, job: usize, execute: &proto::Execute) {
+        if execute.job_parameter.is_empty() {
+            return;
+        }
+        let known = self.item_triggers.get_mut(&execute.job_parameter);
+        let is_it = known.is_some_and(|(of, item, instant)| {
+            let same = *instant.get_or_insert(execute.scheduled_time.unwrap_or_default());
+            (*of, *item) == (job, execute.item) && Some(same) == execute.scheduled_time
+        });
+        if !is_it {
+            self.violation("P5: a trigger of an item", &format!("job {job}: {execute:?}"));
+        }
+    }
+
     /// P5: no instant starts twice by the schedule, and no misfire re-run covers an instant that was executed or re-run.
     pub fn check_started_once(&self, start: &Start) {
         let first = start.attempt == 1;

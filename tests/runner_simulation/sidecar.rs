@@ -286,13 +286,20 @@ impl World {
         }
     }
 
-    /// An operator triggers a job.
+    /// An operator triggers a job, or every other time one of its items.
     pub fn trigger(&mut self, index: usize, job: usize) {
         let Some(life) = &self.places[index].life else { return };
         let (jobs, timeline) = (life.jobs.clone(), self.timeline.clone());
         self.triggered.insert(job, self.timeline.now());
-        let request =
+        let mut request =
             proto::TriggerJobRequest { job_name: self.jobs[job].name.clone(), ..Default::default() };
+        let number = self.item_triggers.len() as u32;
+        let parameter = format!("trigger-{number}");
+        let item = number % self.jobs[job].total;
+        self.item_triggers.insert(parameter.clone(), (job, item, None));
+        if number % 2 == 1 {
+            (request.items, request.parameter) = (vec![item], Some(parameter));
+        }
         let asking = async move {
             let answer = jobs.trigger_job(Request::new(request)).await;
             let text = answer.map_or_else(|status| status.message().to_owned(), |_| "done".to_owned());

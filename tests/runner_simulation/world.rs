@@ -102,6 +102,8 @@ pub struct World {
     pub starts: Vec<Start>,
     /// The time of the last trigger of each job.
     pub triggered: BTreeMap<usize, Duration>,
+    /// The triggers of items, by their parameters: the job, the item, and the instant of the executions that applications got.
+    pub item_triggers: BTreeMap<String, (usize, u32, Option<prost_types::Timestamp>)>,
     /// The number of times that each result was recorded.
     pub recorded: BTreeMap<String, usize>,
     /// The deviations of running nodes from executions, with the time since when each exists.
@@ -141,6 +143,7 @@ impl World {
             owners: BTreeMap::new(),
             starts: Vec::new(),
             triggered: BTreeMap::new(),
+            item_triggers: BTreeMap::new(),
             recorded: BTreeMap::new(),
             odd: BTreeMap::new(),
             timeline,

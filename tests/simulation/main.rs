@@ -25,6 +25,7 @@ mod fleet_cancel;
 mod handoff;
 mod instance_name;
 mod item_lock;
+mod item_trigger;
 mod java;
 mod java_fleet;
 mod java_peers;

@@ -77,6 +77,15 @@ const DIRECTED: &[Directed] = &[
         UnknownOutcomeIsFailure,
         start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),
+    directed!(
+        ItemTriggerUnmarked,
+        item_trigger::only_the_named_items_are_executed_once_and_the_next_fire_has_the_job_s_parameter_again
+    ),
+    directed!(
+        ItemTriggerParameterForgotten,
+        item_trigger::a_failover_and_a_retry_keep_the_parameter_and_the_instant
+    ),
+    directed!(ItemTriggerEndedEarly, item_trigger::a_failover_and_a_retry_keep_the_parameter_and_the_instant),
     directed!(ItemLockNotAwaited, item_lock::s53_an_execution_waits_until_the_other_job_gives_the_lock_back),
     directed!(ItemLockKept, item_lock::s53_an_execution_waits_until_the_other_job_gives_the_lock_back),
     directed!(

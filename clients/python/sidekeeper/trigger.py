@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -22,16 +23,25 @@ DEFAULT_TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class TriggerResult:
-    """Who fires. Both together are all instances that are online."""
+    """Who fires, or which items are executed."""
 
-    #: The instances that this call triggered, ascending.
+    #: The instances that this call triggered, ascending. Together with the pending ones, all that are online; none with
+    #: ``items`` or a ``parameter``.
     triggered_instance_ids: tuple[str, ...]
     #: The instances that had not taken up an earlier trigger yet, ascending; they fire once for both.
     pending_instance_ids: tuple[str, ...]
+    #: With ``items`` or a ``parameter``: the items that are executed, ascending.
+    triggered_items: tuple[int, ...] = ()
 
 
 def trigger(
-    job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
+    job_name: str,
+    *,
+    items: Iterable[int] = (),
+    parameter: str | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> TriggerResult:
     """Makes each online instance of a job fire once, now, whatever the job's schedule; also Java instances.
 
@@ -40,38 +50,54 @@ def trigger(
 
     Args:
         job_name: The job.
+        items: Execute only these items, each of them once. Refused for a job with Java instances or sidecars of earlier
+            versions online.
+        parameter: The text that these executions get as ``Execution.job_parameter``, in place of the job's own; at most
+            4096 bytes. Without ``items`` for all items that are enabled. Refused as ``items``.
         endpoint: The sidecar to ask; any one of the fleet will do. Default: as for ``Application``.
         token: The sidecar's token. Default: as for ``Application``.
         timeout: How long the call may take, in seconds.
 
     Raises:
-        TriggerError: The job was not triggered, or the outcome is unknown.
+        TriggerError: The job was not triggered, or the outcome is unknown. With the code ``UNIMPLEMENTED``: the sidecar
+            is of an earlier version, and has triggered all items with the job's own parameter.
         ValueError: The endpoint or the token cannot be read.
     """
     given, asked = resolve_token(token), given_endpoint(endpoint)
-    request = service_pb2.TriggerJobRequest(job_name=job_name)
+    request = service_pb2.TriggerJobRequest(job_name=job_name, items=items, parameter=parameter)
     try:
         with open_blocking_channel(located(asked, given)) as channel:
-            return _result(authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
+            return _result(request, authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
     except grpc.RpcError as error:
         raise _failure(job_name, error, asked) from None
 
 
 async def trigger_async(
-    job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
+    job_name: str,
+    *,
+    items: Iterable[int] = (),
+    parameter: str | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> TriggerResult:
     """As ``trigger``, on an event loop."""
     given, asked = resolve_token(token), given_endpoint(endpoint)
-    request = service_pb2.TriggerJobRequest(job_name=job_name)
+    request = service_pb2.TriggerJobRequest(job_name=job_name, items=items, parameter=parameter)
     try:
         async with open_channel(located(asked, given)) as channel:
-            return _result(await authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
+            service = authorized(JobServiceStub(channel), given)
+            return _result(request, await service.TriggerJob(request, timeout=timeout))
     except grpc.RpcError as error:
         raise _failure(job_name, error, asked) from None
 
 
-def _result(answer: service_pb2.TriggerJobResponse) -> TriggerResult:
-    return TriggerResult(tuple(answer.triggered_instance_ids), tuple(answer.pending_instance_ids))
+def _result(request: service_pb2.TriggerJobRequest, answer: service_pb2.TriggerJobResponse) -> TriggerResult:
+    if (request.items or request.HasField("parameter")) and not answer.triggered_items:
+        details = "the sidecar is of an earlier version, and has triggered all items with the job's own parameter"
+        raise TriggerError(request.job_name, "UNIMPLEMENTED", details, "")
+    instances, pending = tuple(answer.triggered_instance_ids), tuple(answer.pending_instance_ids)
+    return TriggerResult(instances, pending, tuple(answer.triggered_items))
 
 
 def _failure(job_name: str, error: grpc.RpcError, endpoint: str | None) -> TriggerError:

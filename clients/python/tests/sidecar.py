@@ -199,6 +199,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self.trigger_answer: job_service_pb2.TriggerJobResponse | tuple[Any, ...] = job_service_pb2.TriggerJobResponse()
         #: The jobs that were triggered.
         self.triggered: list[str] = []
+        #: The items and the parameter of the last of them; ``None``: it had no parameter.
+        self.triggered_items: tuple[list[int], str | None] = ([], None)
         #: The authorization of the last call of each method.
         self.tokens: dict[str, str | None] = {}
         self.target = ""
@@ -302,6 +304,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> job_service_pb2.TriggerJobResponse:
         self._note("TriggerJob", context)
         self.triggered.append(request.job_name)
+        parameter = request.parameter if request.HasField("parameter") else None
+        self.triggered_items = (list(request.items), parameter)
         if isinstance(self.trigger_answer, tuple):
             await context.abort(*self.trigger_answer)
         assert not isinstance(self.trigger_answer, tuple)

@@ -34,6 +34,19 @@ async def test_a_trigger_returns_the_instances_that_fire(sidecar: FakeSidecar, t
 
 
 @both
+async def test_items_and_a_parameter_are_sent_and_the_items_returned(sidecar: FakeSidecar, trigger: Trigger) -> None:
+    sidecar.trigger_answer = TriggerJobResponse(triggered_items=[1, 4])
+    result = await soon(trigger("orderSync", items=[4, 1], parameter="", endpoint=sidecar.target))
+    assert result == sidekeeper.TriggerResult((), (), (1, 4))
+    assert sidecar.triggered_items == ([4, 1], "")
+    # A sidecar of an earlier version ignores both.
+    sidecar.trigger_answer = TriggerJobResponse(triggered_instance_ids=["10.0.0.1@-@1"])
+    with pytest.raises(sidekeeper.TriggerError, match="of an earlier version") as raised:
+        await soon(trigger("orderSync", items=[1], endpoint=sidecar.target))
+    assert (raised.value.code, sidecar.triggered_items) == ("UNIMPLEMENTED", ([1], None))
+
+
+@both
 async def test_a_refusal_is_raised_with_the_sidecars_words(sidecar: FakeSidecar, trigger: Trigger) -> None:
     details = error_details(("sidekeeper", "JOB_NOT_CONFIGURED"))
     sidecar.trigger_answer = (grpc.StatusCode.NOT_FOUND, "job `x` has no configuration", details)

@@ -10,6 +10,7 @@ pub mod rounds;
 pub mod status;
 pub mod summary;
 pub mod switch;
+pub mod trigger_items;
 pub mod trigger_job;
 pub mod triggers;
 pub mod update;

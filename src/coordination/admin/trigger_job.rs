@@ -125,7 +125,8 @@ pub fn plan_trigger(
         let (triggered, is_partial) = (plan.triggered.clone(), plan.is_partial);
         // The last part has the pending ones.
         let pending = if is_partial { BTreeSet::new() } else { plan.pending.clone() };
-        plan.transaction.push(record_of(record, &TriggerRecord { triggered, pending, is_partial }));
+        let record_now = TriggerRecord { triggered, pending, is_partial, ..TriggerRecord::default() };
+        plan.transaction.push(record_of(record, &record_now));
     }
     Ok(plan)
 }

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::coordination::job::picture::fleet_view::{FleetView, ItemTriggerView};
 use crate::coordination::job::picture::job_view::JobView;
+use crate::coordination::job::picture::nodes::stat_time;
 use crate::elasticjob::path::{JobPaths, Place};
 use crate::extension::request_record::{RequestId, TriggerRecord};
 use crate::job::{FencingToken, InstanceId, Item};
@@ -43,6 +45,21 @@ pub struct Trigger {
     pub online: bool,
     /// The items that the instance executes, and has begun since this trigger and before its next one that is known; ascending.
     pub running: Vec<Item>,
+}
+
+/// The trigger of one item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemTrigger {
+    /// The item.
+    pub item: Item,
+    /// How far it is.
+    pub state: TriggerState,
+    /// When the item was triggered, by the registry's clock; `None`: the time is impossible.
+    pub since: Option<Timestamp>,
+    /// The id of the request that triggered it.
+    pub request: RequestId,
+    /// The instance that has begun its execution, if that has not ended.
+    pub instance: Option<InstanceId>,
 }
 
 /// The record of a trigger, or of a part of it.
@@ -109,12 +126,41 @@ pub fn triggers(paths: &JobPaths, view: &JobView, nodes: &[Node], records: &[Rec
     triggers
 }
 
+/// Lists the triggers of items, those of each item by time. A node is there until the execution for it has ended.
+pub fn item_triggers(fleet: &FleetView, records: &[Recorded]) -> Vec<ItemTrigger> {
+    // By item and by the transaction of the request, which wrote the nodes and the record.
+    let mut known: BTreeMap<(Item, Zxid), (Option<&ItemTriggerView>, &RequestId, Stat)> = BTreeMap::new();
+    for recorded in records {
+        for item in &recorded.record.items {
+            known.insert((*item, recorded.stat.created), (None, &recorded.request, recorded.stat));
+        }
+    }
+    for (item, view) in fleet.item_triggers() {
+        // A node that was marked has another time.
+        let stat = known.get(&(item, view.stat.created)).map_or(view.stat, |(_, _, stat)| *stat);
+        known.insert((item, view.stat.created), (Some(view), &view.request, stat));
+    }
+    let one =
+        |((item, _), (node, request, stat)): ((Item, Zxid), (Option<&ItemTriggerView>, &RequestId, Stat))| {
+            let begun = node.and_then(|view| view.trigger.begun.as_ref());
+            let state = match (node, begun) {
+                (Some(_), None) => TriggerState::Pending,
+                (Some(_), Some(_)) => TriggerState::TakenUp,
+                (None, _) => TriggerState::Done,
+            };
+            let instance = begun.map(|begun| begun.instance.clone());
+            ItemTrigger { item, state, since: stat_time(stat), request: request.clone(), instance }
+        };
+    known.into_iter().map(one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::coordination::time::Now;
+    use crate::extension::path::ExtensionPaths;
     use crate::job::JobName;
     use crate::tree::{Path, WatchEvent};
 
@@ -194,5 +240,37 @@ mod tests {
         ];
         assert_eq!(told, wanted);
         assert_eq!(list(&nodes[..1], &[("gone", 5, &[B])]), [format!("{B} Unknown 5 gone false []")]);
+    }
+
+    #[test]
+    fn the_node_of_an_item_s_trigger_is_there_until_its_execution_has_ended_and_then_the_record_tells_of_it()
+    {
+        let own = ExtensionPaths::new(&Path::parse("/ns").unwrap(), &JobName::parse("job").unwrap());
+        let id = |id: &str| RequestId::parse(id).unwrap();
+        let node = |request: &str, item, data: &str, zxid| {
+            let path = own.fleet().trigger(&id(request), Item(item));
+            Node { path, data: data.as_bytes().into(), stat: stat(zxid) }
+        };
+        let begun = format!("begun 5 {A}\nparameter\nhunter2");
+        let mut fleet = FleetView::new(own.fleet());
+        let nodes = vec![node("b", 3, &begun, 7), node("b", 9, "", 7), node("c", 3, "parameter\nhunter2", 8)];
+        fleet.apply(WatchEvent::Snapshot(nodes));
+        let record = |request: &str, zxid, items: &[u32]| Recorded {
+            request: id(request),
+            stat: stat(zxid),
+            record: TriggerRecord {
+                items: items.iter().copied().map(Item).collect(),
+                ..TriggerRecord::default()
+            },
+        };
+        let records = [record("a", 4, &[3]), record("b", 7, &[3, 9])];
+        let line = |trigger: ItemTrigger| {
+            let ItemTrigger { item, state, since, request, instance } = trigger;
+            let instance = instance.map_or("-".to_owned(), |id| id.to_string());
+            format!("{item} {state:?} {} {request} {instance}", since.unwrap().as_second())
+        };
+        let told: Vec<_> = item_triggers(&fleet, &records).into_iter().map(line).collect();
+        let running = format!("3 TakenUp 7 b {A}");
+        assert_eq!(told, ["3 Done 4 a -", &running, "3 Pending 8 c -", "9 Pending 7 b -"]);
     }
 }

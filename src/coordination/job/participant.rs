@@ -228,12 +228,14 @@ impl Participant {
         }
         once.pass_barrier(cx, executions, retries, agenda);
         firing.fire(cx, ledger, rotation, executions, ownership, once, agenda, out);
+        firing.apply_item_triggers(cx, ledger, executions, locks, agenda);
         firing.apply_trigger(cx, ledger, executions, locks, once, agenda, out);
         let is_barrier_open = once.is_barrier_open(cx);
         retries.retry(cx, executions, checkpoints, agenda, out, is_barrier_open);
         firing.flag_misfires(cx, ledger, executions, agenda, out);
         once.guard(cx, ledger, executions, retries, agenda, out);
         firing.start(cx, executions, ledger, rotation, retries, checkpoints, locks, once, agenda, out);
+        firing.end_item_triggers(cx, executions, retries, agenda, out);
     }
 
     fn finish(&mut self) {

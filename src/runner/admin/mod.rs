@@ -3,7 +3,7 @@
 //! [`observer`] follows jobs and shows their status; [`jobs`] lists them, and [`servers`] their servers; [`watch_jobs`] follows the list; [`backup`] saves and restores them all; [`change_job`] changes and removes
 //! them; [`cancel_fleet`] cancels executions of the whole fleet; [`check_deployment`] checks a sidecar and all its jobs; [`triggers`] lists triggers;
 //! [`explain_job`] reads the evidence for an explanation; [`read_nodes`] and [`machine`] read what a bundle has; [`plan_sharding`] reads the nodes
-//! for a plan of what would be; [`trigger_job`] and [`switch`] carry out the plans of a trigger and of a disabling
+//! for a plan of what would be; [`trigger_job`], [`trigger_items`] and [`switch`] carry out the plans of triggers and of a disabling
 //! ([`crate::coordination::admin`] makes the plans). [`housekeeping`] removes finished jobs. All need no application to be attached.
 //!
 //! Must not know attachments and participants.
@@ -21,6 +21,7 @@ pub mod plan_sharding;
 pub mod read_nodes;
 pub mod servers;
 pub mod switch;
+pub mod trigger_items;
 pub mod trigger_job;
 pub mod triggers;
 pub mod watch_jobs;

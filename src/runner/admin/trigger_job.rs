@@ -79,7 +79,7 @@ pub enum TriggerError {
         /// How.
         error: Error,
     },
-    /// The request's id was given to another kind of request.
+    /// The request's id was given to another request.
     #[error("request_id `{id}` was given to another request about job `{job}`; use a new one")]
     OtherRequest {
         /// The job.
@@ -119,7 +119,7 @@ pub async fn trigger(
         while let Some(id) = request {
             match requests::read(&*session, &own_paths.request(id, part)).await.map_err(unread)? {
                 None => break,
-                Some(RequestRecord::Trigger(record)) => {
+                Some(RequestRecord::Trigger(record)) if record.asked.is_none() => {
                     result.triggered.extend(record.triggered);
                     result.pending = record.pending;
                     if !record.is_partial {
@@ -128,7 +128,7 @@ pub async fn trigger(
                     }
                     part = part.saturating_add(1);
                 }
-                Some(RequestRecord::Cancel(_) | RequestRecord::Unknown) => {
+                Some(RequestRecord::Trigger(_) | RequestRecord::Cancel(_) | RequestRecord::Unknown) => {
                     return Err(TriggerError::OtherRequest { job: job.clone(), id: id.clone() });
                 }
             }

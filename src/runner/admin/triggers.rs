@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 
-use crate::coordination::admin::triggers::{Recorded, Trigger, triggers};
+use crate::coordination::admin::triggers::{ItemTrigger, Recorded, Trigger, item_triggers, triggers};
+use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
@@ -29,6 +30,8 @@ const AT_ONCE: usize = 64;
 pub struct ListedTriggers {
     /// The triggers, ascending by instance.
     pub triggers: Vec<Trigger>,
+    /// The triggers of items, ascending by item.
+    pub item_triggers: Vec<ItemTrigger>,
     /// How many records are left out.
     pub left_out: usize,
 }
@@ -46,19 +49,23 @@ pub async fn list_in(namespace: Namespace<'_>, job: &JobName) -> Result<ListedTr
     // The records are read first: the trigger of each is then in the nodes, unless it was taken up.
     let read = async {
         let (records, left_out) = records(namespace, &own_paths.requests()).await?;
-        Ok((records, left_out, snapshot::read(&**session, paths.root()).await?))
+        let of_items = snapshot::read(&**session, &own_paths.fleet().triggers()).await?;
+        Ok((records, left_out, of_items, snapshot::read(&**session, paths.root()).await?))
     };
     let read = tokio::select! {
         read = read => read.map_err(|error| ExplainError::Unread { job: job.clone(), error }),
         () = clock.sleep(LIMIT) => Err(ExplainError::Late(job.clone())),
     };
-    let (records, left_out, nodes) = read?;
+    let (records, left_out, of_items, nodes) = read?;
     if nodes.is_empty() {
         return Err(ExplainError::Unknown(job.clone()));
     }
     let mut view = JobView::new(paths.root().clone());
     view.apply(WatchEvent::Snapshot(nodes.clone()), clock.now());
-    Ok(ListedTriggers { triggers: triggers(&paths, &view, &nodes, &records), left_out })
+    let mut fleet = FleetView::new(own_paths.fleet());
+    fleet.apply(WatchEvent::Snapshot(of_items));
+    let item_triggers = item_triggers(&fleet, &records);
+    Ok(ListedTriggers { triggers: triggers(&paths, &view, &nodes, &records), item_triggers, left_out })
 }
 
 /// The records of triggers, and how many records are left out.

@@ -42,6 +42,7 @@ impl World {
         }
         self.check_single_executor(index, job, item, &id);
         self.check_token(job, &execute);
+        self.check_item_trigger(job, &execute);
         if !execute.resumed {
             let attempt = execute.attempt;
             let at = self.timeline.now();

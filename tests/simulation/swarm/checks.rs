@@ -17,6 +17,7 @@ use super::client::Link;
 use super::faults::Fault;
 use super::interruptions::Interruptions;
 use super::invariants::Invariant;
+use super::item_triggers::ItemTriggers;
 use super::world::World;
 use super::{Micros, SECOND};
 
@@ -54,6 +55,8 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
+    /// The triggers of items.
+    pub(super) item_triggers: ItemTriggers,
     /// The starts in the registry: in which session, and with which prefix of the executions' ids.
     pub(super) begun: BTreeMap<(Item, Timestamp), (usize, Option<String>)>,
     /// Starts that were asked for to make up for all that was missed until then.
@@ -145,6 +148,7 @@ impl World {
             });
         }
         self.check_once(m, execute);
+        self.check_item_trigger(m, execute);
         self.check_instant(m, execute);
         let start = Start {
             scheduled: execute.scheduled,

@@ -59,12 +59,16 @@ faults! {
     SplitTransaction = "changes of one transaction told in parts",
     SlowSnapshot = "snapshot read while nodes change",
     ApplicationStop = "application stopped in order",
+    ItemTrigger = "operator triggered an item with a parameter",
 }
 
 impl Fault {
     /// Whether it has dice of its own, so that it changes no other draw.
     pub fn has_own_dice(self) -> bool {
-        matches!(self, Self::SplitTransaction | Self::SlowSnapshot | Self::ApplicationStop)
+        matches!(
+            self,
+            Self::SplitTransaction | Self::SlowSnapshot | Self::ApplicationStop | Self::ItemTrigger
+        )
     }
 
     /// As a bit.

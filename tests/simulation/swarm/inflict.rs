@@ -175,6 +175,7 @@ impl World {
                 let path = self.paths.trigger(&instance);
                 self.operate(vec![Operation::create(path, NodeKind::Persistent, "")])
             }
+            Fault::ItemTrigger => self.trigger_item(item),
             Fault::CancelledByOperator => {
                 let Some(seat) = self.machines[m].seat() else { return false };
                 seat.tickets += 1;

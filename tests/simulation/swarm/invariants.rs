@@ -9,7 +9,7 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// Its number, I0 to I19.
+            /// Its number, I0 to I20.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }
             }
@@ -48,6 +48,7 @@ invariants! {
     LockToken 17 "P3" "each holder that is alone has a greater token than all holders before it",
     StickyLock 18 "P2" "the owner of a sticky lock is told of each interrupted run, and nobody owns it within the grace of another",
     Explained 19 "P7" "a fleet in which everything is right has no finding",
+    Triggered 20 "P5" "an item is executed once for each of its triggers, with the trigger's parameter, and no other item is",
 }
 
 impl fmt::Display for Invariant {

@@ -22,6 +22,7 @@ mod inflict;
 mod interruptions;
 pub mod invariants;
 mod item_locks;
+mod item_triggers;
 mod latch;
 mod machine;
 pub mod plan;

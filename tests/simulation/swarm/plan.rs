@@ -136,6 +136,9 @@ impl Plan {
         if !calm && options.allows(Fault::ApplicationStop) {
             Self::stops(seed, &mut planned, storm, options);
         }
+        if options.allows(Fault::ItemTrigger) {
+            Self::item_triggers(seed, &mut planned, storm, options);
+        }
         // Not drawn, as below.
         let mut configuration = configuration;
         let has_locks = seed % 16 == 11;
@@ -239,6 +242,25 @@ impl Plan {
             let (at, dice) = (if random.once_in(3) { at } else { near }, random.next());
             if options.keep.as_ref().is_none_or(|keep| keep.contains(&index)) {
                 planned.push(Planned { at, fault: Fault::ApplicationStop, dice });
+            }
+        }
+    }
+
+    /// In one of three schedules an operator triggers single items: often some at once.
+    fn item_triggers(seed: u64, planned: &mut Vec<Planned>, storm: Micros, options: &Options) {
+        let mut random = Random::new(seed ^ 0x5472_6967_6765_7201);
+        if !random.once_in(3) {
+            return;
+        }
+        let first = planned.len();
+        let mut at = 2 * SECOND;
+        for index in first..first + 1 + random.below(12) as usize {
+            if !random.once_in(3) {
+                at = 2 * SECOND + random.below(storm.saturating_sub(3 * SECOND).max(1));
+            }
+            let dice = random.next();
+            if options.keep.as_ref().is_none_or(|keep| keep.contains(&index)) {
+                planned.push(Planned { at, fault: Fault::ItemTrigger, dice });
             }
         }
     }

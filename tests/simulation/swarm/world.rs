@@ -268,6 +268,7 @@ impl World {
         // A trigger that waited for the end of an execution was rerun meanwhile.
         self.check_nothing_lost(|item| flagged.contains(&item));
         self.check_interrupted();
+        self.check_item_triggers();
         if self.plan.calm_moves && self.found.is_none() {
             self.count_moves();
         }

@@ -145,6 +145,7 @@ impl World {
             node: index,
             deadline: execute.deadline,
             attempt: execute.attempt,
+            parameter: execute.configuration.job_parameter.clone(),
             checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
             execution_id: execute.execution_id.clone(),
             lock_token: execute.lock_token.map(|token| token.0),

@@ -158,6 +158,8 @@ pub struct Start {
     /// When it has to be over.
     pub deadline: Option<Timestamp>,
     pub attempt: u32,
+    /// The job's parameter, as the application got it.
+    pub parameter: String,
     pub checkpoint: Option<Vec<u8>>,
     pub execution_id: String,
     /// The token of the lock that it holds for its item.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use sidekeeper::extension::cancel_wish::FleetCancel;
-use sidekeeper::job::Item;
+use sidekeeper::extension::item_trigger::ItemTrigger;
+use sidekeeper::extension::path::ExtensionPaths;
+use sidekeeper::extension::request_record::RequestId;
+use sidekeeper::job::{Item, JobName};
 use sidekeeper::registry::Registry;
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, Transaction, WatchEvent};
 
@@ -31,6 +34,25 @@ impl World {
         let path = Path::parse("/ns-sidekeeper/job/fleet/cancels").unwrap().child(request);
         let content = FleetCancel::write(items.as_ref());
         session.ensure(&path, NodeKind::Persistent, content.as_bytes()).now_or_never().unwrap().unwrap();
+    }
+
+    /// An operator triggers items, with this parameter. The node of one item.
+    pub fn trigger_items(&mut self, request: &str, items: &[u32], parameter: Option<&str>) -> Path {
+        let fleet =
+            ExtensionPaths::new(&Path::parse("/ns").unwrap(), &JobName::parse("job").unwrap()).fleet();
+        let id = RequestId::parse(request).unwrap();
+        let content = ItemTrigger { begun: None, parameter: parameter.map(Into::into) }.write();
+        let paths: Vec<_> = items.iter().map(|item| fleet.trigger(&id, Item(*item))).collect();
+        let create = |path: &Path| Operation::create(path.clone(), NodeKind::Persistent, &content);
+        self.operate(&paths[0], paths.iter().map(create).collect());
+        paths[0].clone()
+    }
+
+    /// The triggers of items that are there.
+    pub fn item_triggers(&self) -> Vec<String> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns-sidekeeper/job/fleet/triggers").unwrap();
+        session.children(&path).now_or_never().unwrap().unwrap().unwrap_or_default()
     }
 
     /// An operator's call to a sidecar: a transaction, once the folder of this node exists.

@@ -184,6 +184,8 @@ type Sidecar struct {
 	Detached         chan *sidekeeperv1.DetachRequest
 	Progress         chan *sidekeeperv1.ReportProgressRequest
 	Triggered        chan string
+	// The last trigger.
+	trigger *sidekeeperv1.TriggerJobRequest
 	// Renewals has how long applications were ready to wait when they asked for the lease.
 	Renewals chan time.Duration
 	// Headers has what came with the triggers.
@@ -492,6 +494,13 @@ func (s *Sidecar) Detach(_ context.Context, request *sidekeeperv1.DetachRequest)
 	return &sidekeeperv1.DetachResponse{}, nil
 }
 
+// LastTrigger is the last request of a trigger.
+func (s *Sidecar) LastTrigger() *sidekeeperv1.TriggerJobRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trigger
+}
+
 // TriggerJob is the job service's.
 func (s *Sidecar) TriggerJob(ctx context.Context, request *sidekeeperv1.TriggerJobRequest) (*sidekeeperv1.TriggerJobResponse, error) {
 	s.Triggered <- request.GetJobName()
@@ -499,6 +508,7 @@ func (s *Sidecar) TriggerJob(ctx context.Context, request *sidekeeperv1.TriggerJ
 	s.Headers <- headers
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.trigger = request
 	if err, failed := s.triggerAnswer.(error); failed {
 		return nil, err
 	}

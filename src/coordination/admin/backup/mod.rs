@@ -123,9 +123,10 @@ fn is_missed(place: Place<'_>) -> bool {
 pub fn of_job(namespace: &Path, job: &JobName, nodes: &[Node], own: &[Node]) -> Vec<Saved> {
     let own_paths = ExtensionPaths::new(namespace, job);
     let own_root = own_paths.root().clone();
-    // A cancel that is created anew would concern what runs then, and nobody repeats an old request. A restored job is not
-    // finished for as long as the saved one.
-    let passing = [own_paths.requests(), own_paths.fleet().cancels(), own_paths.finished()];
+    // A cancel that is created anew would concern what runs then, a trigger would execute an item again, and nobody repeats an old request. A
+    // restored job is not finished for as long as the saved one.
+    let fleet = own_paths.fleet();
+    let passing = [own_paths.requests(), fleet.cancels(), fleet.triggers(), own_paths.finished()];
     let parents: BTreeSet<_> = own.iter().filter_map(|node| node.path.parent()).collect();
     let mut saved: Vec<_> = own
         .iter()
@@ -218,6 +219,8 @@ mod tests {
             ephemeral("/ns-sidekeeper/bill/fleet/members/10.0.0.1@-@1"),
             node("/ns-sidekeeper/bill/fleet/cancels", ""),
             node("/ns-sidekeeper/bill/fleet/cancels/mine", "all\n"),
+            node("/ns-sidekeeper/bill/fleet/triggers", ""),
+            node("/ns-sidekeeper/bill/fleet/triggers/mine.3", "parameter\nhunter2"),
             node("/ns-sidekeeper/bill/requests/mine", "trigger\n"),
         ];
         let saved = of_job(&namespace, &job, &nodes, &own);

@@ -41,7 +41,7 @@ pub enum Purpose {
     Enable,
     /// Delete the turn of a server that is offline.
     RepairRotation,
-    /// Delete a trigger for which there is nothing to execute.
+    /// Delete triggers for which there is nothing to execute any more.
     TakeTrigger,
     /// Register items at a barrier, or withdraw registrations.
     RegisterAtBarrier,

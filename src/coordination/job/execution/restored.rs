@@ -5,7 +5,6 @@
 //! items is held: no execution of it can start.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -66,7 +65,9 @@ impl Executions {
         let inferred = if cx.has_taken(item) { Source::Failover } else { Source::Schedule };
         let source = claimed.source.unwrap_or(inferred);
         let scheduled = claimed.scheduled.or_else(|| instants.get(&item).copied()).unwrap_or(now.wall);
-        let planned = Planned { source, scheduled, attempt: claimed.attempt };
+        let planned = Planned { attempt: claimed.attempt, ..Planned::new(source, scheduled) };
+        let has_cause = matches!(source, Source::Trigger | Source::Failover);
+        let parameter = cx.fleet.begun_parameter(item, scheduled).filter(|_| has_cause);
         let timeout = settings.policy.timeout;
         let deadline =
             claimed.deadline.or_else(|| timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()));
@@ -74,7 +75,7 @@ impl Executions {
             execution_id: claimed.execution_id.clone(),
             item,
             parameter: settings.parameter(item).map(str::to_owned),
-            configuration: Arc::clone(&settings.configuration),
+            configuration: settings.configuration_with(parameter.as_deref()),
             task_id: task_id::build(&cx.identity.job, &[item], &cx.identity.instance).into(),
             source,
             attempt: claimed.attempt,

@@ -28,6 +28,7 @@ use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::Executions;
+use crate::coordination::job::firing::item_trigger;
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
@@ -161,6 +162,7 @@ impl Misfires {
                 && !self.is_flagging(item)
                 && cx.assigned.executable_item(item).is_some()
                 && once.may_rerun(cx, item)
+                && item_trigger::next(cx, item).is_none()
             {
                 let scheduled = newest_missed(cx, ledger, rotation, executions, fires, agenda, item);
                 agenda.plan(item, Planned::new(Source::Misfire, scheduled));

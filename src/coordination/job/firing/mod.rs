@@ -4,6 +4,7 @@
 
 mod catch_up;
 mod fire;
+mod item_trigger;
 mod misfire;
 mod schedule;
 mod start;
@@ -129,6 +130,30 @@ impl Firing {
         out: &mut Outbox,
     ) {
         self.trigger.apply_trigger(cx, ledger, executions, locks, once, &self.fires, agenda, out);
+    }
+
+    /// Plans the executions that the triggers of items ask for.
+    pub(crate) fn apply_item_triggers(
+        &self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &mut Executions,
+        locks: &ItemLocks,
+        agenda: &mut Agenda,
+    ) {
+        item_trigger::plan(cx, ledger, executions, locks, &self.fires, agenda);
+    }
+
+    /// Deletes the triggers of items whose executions have ended.
+    pub(crate) fn end_item_triggers(
+        &self,
+        cx: &Context,
+        executions: &Executions,
+        retries: &Retries,
+        agenda: &Agenda,
+        out: &mut Outbox,
+    ) {
+        item_trigger::end(cx, executions, retries, agenda, out);
     }
 
     /// The instance ignores triggers for a while; afterwards it looks at the request again.

@@ -20,6 +20,8 @@ use crate::mutants::mutant;
 /// How far the clock may go back before the schedule follows it. Below that, instants that have fired do not fire
 /// again. Beyond it the clock was wrong before, and the job would stand still until the clock has caught up.
 const CLOCK_SET_BACK: SignedDuration = SignedDuration::from_hours(1);
+/// The least time between the instants of two executions of an item: the ledger counts milliseconds.
+pub(super) const INSTANTS_APART: SignedDuration = SignedDuration::from_millis(1);
 
 /// A fire that has not been dispatched to the items yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +141,7 @@ impl Fires {
         let executing = executions.get(item).map(|open| open.planned().scheduled);
         let starting = executions.starting_of(item).map(|planned| planned.scheduled);
         let fired = ledger.settled(cx, item, now.wall).max(self.newest()).max(executing).max(starting);
-        let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
+        let after = fired.and_then(|fired| fired.checked_add(INSTANTS_APART).ok());
         after.map_or(present, |after| after.max(present))
     }
 

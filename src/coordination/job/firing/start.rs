@@ -20,6 +20,7 @@ use crate::coordination::job::contract::plan::{Planned, Source, Starting};
 use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::retry::{BUSY_ELSEWHERE, Retries};
+use crate::coordination::job::firing::item_trigger;
 use crate::coordination::job::firing::misfire::{Misfires, rerun_for_missed};
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
@@ -53,7 +54,8 @@ pub(crate) fn start(
     if agenda.has_no_plans() || cx.phase != Phase::Active {
         return;
     }
-    if !cx.is_registered() || !out.may_commit(cx, Purpose::Start) {
+    // The fleet's nodes have the parameters of triggers.
+    if !cx.is_registered() || !cx.fleet.is_loaded() || !out.may_commit(cx, Purpose::Start) {
         return;
     }
     let Some(settings) = &cx.settings else { return };
@@ -126,6 +128,11 @@ fn start_batch(
             waiting.push((item, planned));
             continue;
         }
+        if item_trigger::waits(cx, executions, agenda, item, planned) {
+            executions.suspect(cx, item);
+            waiting.push((item, planned));
+            continue;
+        }
         if !may_start(cx, executions, retries, agenda, out, item, planned) {
             continue;
         }
@@ -149,11 +156,13 @@ fn start_batch(
         }
         let (step, entry) = ledger.ledger_start(cx, item, planned).unzip();
         transaction.extend(step);
+        let (mark, parameter) = item_trigger::begin(cx, item, planned);
+        transaction.extend(mark);
         size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-        batch.insert(item, Starting { planned, index, entry });
+        batch.insert(item, Starting { planned, index, entry, parameter });
     }
     agenda.put_back(waiting);
-    let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
+    let triggered = batch.values().any(|starting| starting.planned.is_for_instance_trigger());
     if triggered && cx.view.triggers().contains(&instance) {
         transaction.push(Operation::delete(cx.identity.paths.trigger(&instance)));
     }
@@ -175,6 +184,9 @@ fn may_start(
     }
     let retried = planned.is_retry() && mutant!(RetriedByFormerOwner);
     if cx.assigned.executable_item(item).is_none() && !retried {
+        return false;
+    }
+    if !item_trigger::may_begin(cx, item, planned) {
         return false;
     }
     if executions.is_busy(cx, agenda, item) {
@@ -222,7 +234,7 @@ fn begin(
     let begins = !cx.is_giving_up();
     let until = timeout.filter(|_| begins).map(|timeout| now.mono.saturating_add(timeout));
     let together: Arc<str> = task_id::build(&job, &items, &instance).into();
-    for (item, Starting { planned, index, entry }) in starting {
+    for (item, Starting { planned, index, entry, parameter }) in starting {
         let assigned = || cx.assigned.executable_item(item).map(|assigned| assigned.token);
         let created = tokens.get(index).copied().flatten().filter(|_| !mutant!(TokenReused));
         let Some(token) = created.or_else(assigned) else { continue };
@@ -242,7 +254,7 @@ fn begin(
             execution_id,
             item,
             parameter: settings.parameter(item).map(str::to_owned),
-            configuration: Arc::clone(&settings.configuration),
+            configuration: settings.configuration_with(parameter.as_deref()),
             task_id,
             source: planned.source,
             attempt: planned.attempt,

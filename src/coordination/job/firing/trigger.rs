@@ -8,7 +8,7 @@ use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::Executions;
-use crate::coordination::job::firing::schedule::Fires;
+use crate::coordination::job::firing::schedule::{Fires, INSTANTS_APART};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
@@ -59,7 +59,11 @@ impl Trigger {
             for item in items {
                 let scheduled = fires.present_of(cx, ledger, executions, item);
                 let is_busy = executions.is_busy(cx, agenda, item) || locks.concerns_planned(item);
-                if is_busy || once.is_round_open() {
+                // An execution for the item's own trigger does not stand for this one, which has a later instant.
+                let taken = agenda.planned(item).filter(|planned| planned.item_trigger.is_some());
+                let after = taken.and_then(|taken| taken.scheduled.checked_add(INSTANTS_APART).ok());
+                let scheduled = after.map_or(scheduled, |after| after.max(scheduled));
+                if is_busy || taken.is_some() || once.is_round_open() {
                     executions.suspect(cx, item);
                     agenda.miss(cx, out, item, scheduled);
                 } else {
@@ -68,7 +72,7 @@ impl Trigger {
                 }
             }
         }
-        let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
+        let taken_along = |planned: &Planned| planned.is_for_instance_trigger();
         let starts =
             agenda.plans().any(|(_, planned)| taken_along(&planned)) || executions.starts(taken_along);
         if !starts && out.may_commit(cx, Purpose::TakeTrigger) {

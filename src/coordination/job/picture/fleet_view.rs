@@ -5,25 +5,31 @@
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
 //! | `members` | nothing; its version grows whenever items change hands otherwise than by a resharding |
-//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `leaving`, `away` |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `reads cancels`, `reads triggers`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above |
 //! | `cancels/{request id}`, persistent | `all` or `items 3 4 5`: cancels the older executions of these items |
+//! | `triggers/{request id}.{item}`, persistent | a trigger of one item: it waits, or an execution has begun for it; its parameter |
 //! | `notes/{subject}`, persistent | who has disabled an item or a server, why, and until when |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: none |
 //!
 //! A line that cannot be read is skipped, so that a later version may add more.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use crate::coordination::job::picture::nodes::{NoteView, stat_time};
 use crate::extension::cancel_wish::FleetCancel;
 use crate::extension::handoff_plan::HandoffPlan;
+use crate::extension::item_trigger::ItemTrigger;
 use crate::extension::name_record::NameRecord;
 use crate::extension::note::Note;
 use crate::extension::path::{FleetPaths, Noted};
 use crate::extension::profile::Profile;
+use crate::extension::request_record::RequestId;
 use crate::job::{FencingToken, InstanceId, Item};
-use crate::tree::{Node, NodeChange, Operation, Path, SessionId, Stat, WatchEvent};
+use crate::tree::{Node, NodeChange, Operation, Path, SessionId, Stat, WatchEvent, Zxid};
 
 /// What a member's node says, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +42,17 @@ pub struct MemberView {
     pub version: i32,
 }
 
+/// A trigger of one item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemTriggerView {
+    /// Its content.
+    pub trigger: ItemTrigger,
+    /// The request that has created it.
+    pub request: RequestId,
+    /// The metadata of its node.
+    pub stat: Stat,
+}
+
 /// The published state of the sidecars of a job.
 #[derive(Debug, Clone)]
 pub struct FleetView {
@@ -46,6 +63,8 @@ pub struct FleetView {
     notes: BTreeMap<Noted, NoteView>,
     plan: Option<HandoffPlan>,
     cancels: BTreeMap<Path, FleetCancel>,
+    /// The triggers of each item, the oldest first.
+    triggers: BTreeMap<Item, BTreeMap<Zxid, ItemTriggerView>>,
     /// How often items were handed over or renewed; `None`: not known.
     handovers: Option<i32>,
     revision: u64,
@@ -64,6 +83,7 @@ impl FleetView {
             notes,
             plan: None,
             cancels,
+            triggers: BTreeMap::new(),
             handovers: None,
             revision: 0,
         }
@@ -82,6 +102,7 @@ impl FleetView {
                 self.members.clear();
                 self.names.clear();
                 self.cancels.clear();
+                self.triggers.clear();
                 self.notes.clear();
                 self.plan = None;
                 self.handovers = None;
@@ -110,6 +131,9 @@ impl FleetView {
             self.handovers = Some(stat.version);
         } else if self.paths.is_cancel(path) {
             self.cancels.insert(path.clone(), FleetCancel::read(data, stat));
+        } else if let Some((request, item)) = self.paths.trigger_of(path) {
+            let view = ItemTriggerView { trigger: ItemTrigger::read(data), request, stat };
+            self.triggers.entry(item).or_default().insert(stat.created, view);
         } else if let Some(id) = self.paths.member_of(path) {
             let profile = Profile::read(data);
             let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
@@ -128,6 +152,11 @@ impl FleetView {
             self.plan = None;
         } else if self.cancels.remove(path).is_some() {
             // It was a cancel.
+        } else if let Some((request, item)) = self.paths.trigger_of(path) {
+            if let Some(triggers) = self.triggers.get_mut(&item) {
+                triggers.retain(|_, view| view.request != request);
+            }
+            self.triggers.retain(|_, triggers| !triggers.is_empty());
         } else if let Some(id) = self.paths.member_of(path) {
             self.members.remove(&id);
         } else if let Some(name) = self.paths.name_of(path) {
@@ -198,6 +227,40 @@ impl FleetView {
         let concerns =
             |cancel: &&FleetCancel| cancel.items.as_ref().is_none_or(|items| items.contains(&item));
         self.cancels.values().filter(concerns).map(|cancel| cancel.created).max()
+    }
+
+    /// Whether items have triggers.
+    pub fn has_item_triggers(&self) -> bool {
+        !self.triggers.is_empty()
+    }
+
+    /// All triggers of items, ascending by item, those of an item the oldest first.
+    pub fn item_triggers(&self) -> impl Iterator<Item = (Item, &ItemTriggerView)> {
+        self.triggers.iter().flat_map(|(item, triggers)| triggers.values().map(|view| (*item, view)))
+    }
+
+    /// The trigger of an item that this transaction has created.
+    pub fn item_trigger(&self, item: Item, created: Zxid) -> Option<&ItemTriggerView> {
+        self.triggers.get(&item)?.get(&created)
+    }
+
+    /// The oldest trigger of an item for which no execution has begun.
+    pub fn waiting_trigger(&self, item: Item) -> Option<&ItemTriggerView> {
+        self.triggers.get(&item)?.values().find(|view| view.trigger.begun.is_none())
+    }
+
+    /// The latest instant for which an execution of an item has begun because of a trigger that is still there.
+    pub fn latest_begun(&self, item: Item) -> Option<Timestamp> {
+        let begun = |view: &ItemTriggerView| view.trigger.begun.as_ref().map(|begun| begun.scheduled);
+        self.triggers.get(&item)?.values().filter_map(begun).max()
+    }
+
+    /// The parameter of the trigger for which the execution of an item with this instant has begun. `None`: it has none.
+    pub fn begun_parameter(&self, item: Item, scheduled: Timestamp) -> Option<Arc<str>> {
+        let is_it = |view: &&ItemTriggerView| {
+            view.trigger.begun.as_ref().is_some_and(|begun| begun.scheduled == scheduled)
+        };
+        self.triggers.get(&item)?.values().find(is_it)?.trigger.parameter.clone()
     }
 
     /// All notes, also those about earlier disablings.

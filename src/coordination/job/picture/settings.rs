@@ -150,6 +150,20 @@ impl Settings {
         }
     }
 
+    /// The configuration of an execution. `parameter`: the text that takes the place of the job's own parameter.
+    pub(in crate::coordination) fn configuration_with(
+        &self,
+        parameter: Option<&str>,
+    ) -> Arc<JobConfiguration> {
+        match parameter {
+            None => Arc::clone(&self.configuration),
+            Some(parameter) => {
+                let job_parameter = parameter.to_owned();
+                Arc::new(JobConfiguration { job_parameter, ..(*self.configuration).clone() })
+            }
+        }
+    }
+
     /// The problems of the configuration in the node with this path.
     pub(in crate::coordination) fn problems(&self, path: &Path) -> impl Iterator<Item = Problem> {
         let parameters = self.parameters.as_ref().err();

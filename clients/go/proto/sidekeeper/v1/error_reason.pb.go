@@ -73,7 +73,7 @@ const (
 	ErrorReason_ERROR_REASON_NO_INSTANCES ErrorReason = 21
 	// The servers of all online instances are disabled.
 	ErrorReason_ERROR_REASON_SERVERS_DISABLED ErrorReason = 22
-	// All items of the job are disabled.
+	// All items of the job, or items that the request names, are disabled.
 	ErrorReason_ERROR_REASON_ITEMS_DISABLED ErrorReason = 23
 	// This sidecar does not know the attachment.
 	ErrorReason_ERROR_REASON_ATTACHMENT_UNKNOWN ErrorReason = 24
@@ -148,6 +148,9 @@ const (
 	ErrorReason_ERROR_REASON_NAMESPACE_DIFFERS ErrorReason = 57
 	// The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION.
 	ErrorReason_ERROR_REASON_EXECUTIONS_NOT_MONITORED ErrorReason = 58
+	// The job, or an instance of it, cannot execute single items for a trigger, or with a parameter of the trigger's. As
+	// FAILED_PRECONDITION.
+	ErrorReason_ERROR_REASON_TRIGGER_NOT_SUPPORTED ErrorReason = 59
 )
 
 // Enum value maps for ErrorReason.
@@ -212,6 +215,7 @@ var (
 		56: "ERROR_REASON_CONFIGURATION_NOT_EDITABLE",
 		57: "ERROR_REASON_NAMESPACE_DIFFERS",
 		58: "ERROR_REASON_EXECUTIONS_NOT_MONITORED",
+		59: "ERROR_REASON_TRIGGER_NOT_SUPPORTED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -273,6 +277,7 @@ var (
 		"ERROR_REASON_CONFIGURATION_NOT_EDITABLE": 56,
 		"ERROR_REASON_NAMESPACE_DIFFERS":          57,
 		"ERROR_REASON_EXECUTIONS_NOT_MONITORED":   58,
+		"ERROR_REASON_TRIGGER_NOT_SUPPORTED":      59,
 	}
 )
 
@@ -307,7 +312,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\x80\x10\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xa8\x10\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -368,7 +373,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1dERROR_REASON_INSTANCES_ONLINE\x107\x12+\n" +
 	"'ERROR_REASON_CONFIGURATION_NOT_EDITABLE\x108\x12\"\n" +
 	"\x1eERROR_REASON_NAMESPACE_DIFFERS\x109\x12)\n" +
-	"%ERROR_REASON_EXECUTIONS_NOT_MONITORED\x10:Bb\n" +
+	"%ERROR_REASON_EXECUTIONS_NOT_MONITORED\x10:\x12&\n" +
+	"\"ERROR_REASON_TRIGGER_NOT_SUPPORTED\x10;Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

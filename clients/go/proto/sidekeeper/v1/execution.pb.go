@@ -158,7 +158,7 @@ type Execute struct {
 	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
 	// The item's parameter. Absent: it has none.
 	ItemParameter *string `protobuf:"bytes,3,opt,name=item_parameter,json=itemParameter,proto3,oneof" json:"item_parameter,omitempty"`
-	// The job's parameter. Empty: none.
+	// The job's parameter, or the one of the `TriggerJob` that has caused this execution. Empty: none.
 	JobParameter string `protobuf:"bytes,4,opt,name=job_parameter,json=jobParameter,proto3" json:"job_parameter,omitempty"`
 	// The job's number of items.
 	ShardingTotalCount uint32 `protobuf:"varint,5,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`

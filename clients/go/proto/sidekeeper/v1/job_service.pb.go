@@ -2110,8 +2110,16 @@ type TriggerJobRequest struct {
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// An id that the caller chooses for this request: 1 to 64 letters (A to Z), digits, `-` and `_`, for example a UUID. A repetition with the
 	// same id, at any sidecar of the namespace, triggers nothing again, and returns what the first call has returned. The registry
-	// remembers it for ten minutes at least. Empty: each call is a request of its own.
-	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// remembers it for ten minutes at least. Empty: each call is a request of its own. A repetition with other `items` or another `parameter` is
+	// refused with INVALID_ARGUMENT.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The items to execute; at most 10000. Empty: all items, or all that are enabled if `parameter` is set. A sidecar of a version before this
+	// field ignores it, and triggers all instances; its answer has no `triggered_items`.
+	Items []uint32 `protobuf:"varint,3,rep,packed,name=items,proto3" json:"items,omitempty"`
+	// The text that these executions, with their retries and failovers, get as `Execute.job_parameter`, in place of the job's own `jobParameter`;
+	// at most 4096 bytes, also the empty text. The items' own parameters (`Execute.item_parameter`) stay. The registry keeps it until the executions
+	// have ended; no list, log or bundle shows it. Absent: the job's own.
+	Parameter     *string `protobuf:"bytes,4,opt,name=parameter,proto3,oneof" json:"parameter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2160,15 +2168,32 @@ func (x *TriggerJobRequest) GetRequestId() string {
 	return ""
 }
 
-// The instances that fire. Both lists together are all online instances.
+func (x *TriggerJobRequest) GetItems() []uint32 {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *TriggerJobRequest) GetParameter() string {
+	if x != nil && x.Parameter != nil {
+		return *x.Parameter
+	}
+	return ""
+}
+
+// The instances that fire, or the items that are executed.
 type TriggerJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instances that this call triggered, ascending by id.
+	// The instances that this call triggered, ascending by id. Together with the pending ones, all online instances. Empty with `items` or a
+	// `parameter`.
 	TriggeredInstanceIds []string `protobuf:"bytes,1,rep,name=triggered_instance_ids,json=triggeredInstanceIds,proto3" json:"triggered_instance_ids,omitempty"`
-	// The instances whose earlier trigger was still pending, ascending by id.
+	// The instances whose earlier trigger was still pending, ascending by id. Empty with `items` or a `parameter`.
 	PendingInstanceIds []string `protobuf:"bytes,2,rep,name=pending_instance_ids,json=pendingInstanceIds,proto3" json:"pending_instance_ids,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// With `items` or a `parameter`: the items that are executed, ascending.
+	TriggeredItems []uint32 `protobuf:"varint,3,rep,packed,name=triggered_items,json=triggeredItems,proto3" json:"triggered_items,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TriggerJobResponse) Reset() {
@@ -2211,6 +2236,13 @@ func (x *TriggerJobResponse) GetTriggeredInstanceIds() []string {
 func (x *TriggerJobResponse) GetPendingInstanceIds() []string {
 	if x != nil {
 		return x.PendingInstanceIds
+	}
+	return nil
+}
+
+func (x *TriggerJobResponse) GetTriggeredItems() []uint32 {
+	if x != nil {
+		return x.TriggeredItems
 	}
 	return nil
 }
@@ -2268,8 +2300,10 @@ type ListTriggersResponse struct {
 	Triggers []*Trigger `protobuf:"bytes,1,rep,name=triggers,proto3" json:"triggers,omitempty"`
 	// How many remembered requests are left out, because a list has 1000 at most.
 	LeftOutRequests uint32 `protobuf:"varint,2,opt,name=left_out_requests,json=leftOutRequests,proto3" json:"left_out_requests,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The triggers of items, ascending by item, those of an item by time.
+	ItemTriggers  []*ItemTrigger `protobuf:"bytes,3,rep,name=item_triggers,json=itemTriggers,proto3" json:"item_triggers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListTriggersResponse) Reset() {
@@ -2316,6 +2350,96 @@ func (x *ListTriggersResponse) GetLeftOutRequests() uint32 {
 	return 0
 }
 
+func (x *ListTriggersResponse) GetItemTriggers() []*ItemTrigger {
+	if x != nil {
+		return x.ItemTriggers
+	}
+	return nil
+}
+
+// The trigger of one item, of a `TriggerJob` with items or a parameter.
+type ItemTrigger struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
+	// How far the trigger is. TRIGGER_STATE_TAKEN_UP: its execution, with retries and a failover, has not ended. TRIGGER_STATE_DONE: it has ended,
+	// or the trigger was dropped.
+	State TriggerState `protobuf:"varint,2,opt,name=state,proto3,enum=sidekeeper.v1.TriggerState" json:"state,omitempty"`
+	// When the item was triggered, by the registry's clock. Absent: not known.
+	TriggerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
+	// The `request_id` of the `TriggerJob`, or one that the sidecar has made up if the request had none.
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The instance that has begun the execution. Empty: it has not begun, or it has ended.
+	InstanceId    string `protobuf:"bytes,5,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemTrigger) Reset() {
+	*x = ItemTrigger{}
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemTrigger) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemTrigger) ProtoMessage() {}
+
+func (x *ItemTrigger) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemTrigger.ProtoReflect.Descriptor instead.
+func (*ItemTrigger) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ItemTrigger) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *ItemTrigger) GetState() TriggerState {
+	if x != nil {
+		return x.State
+	}
+	return TriggerState_TRIGGER_STATE_UNSPECIFIED
+}
+
+func (x *ItemTrigger) GetTriggerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TriggerTime
+	}
+	return nil
+}
+
+func (x *ItemTrigger) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ItemTrigger) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
 // The trigger of one instance.
 type Trigger struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2339,7 +2463,7 @@ type Trigger struct {
 
 func (x *Trigger) Reset() {
 	*x = Trigger{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2475,7 @@ func (x *Trigger) String() string {
 func (*Trigger) ProtoMessage() {}
 
 func (x *Trigger) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[33]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2488,7 @@ func (x *Trigger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trigger.ProtoReflect.Descriptor instead.
 func (*Trigger) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{33}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Trigger) GetInstanceId() string {
@@ -2428,7 +2552,7 @@ type CancelExecutionsRequest struct {
 
 func (x *CancelExecutionsRequest) Reset() {
 	*x = CancelExecutionsRequest{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2564,7 @@ func (x *CancelExecutionsRequest) String() string {
 func (*CancelExecutionsRequest) ProtoMessage() {}
 
 func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[34]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2577,7 @@ func (x *CancelExecutionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsRequest.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{34}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CancelExecutionsRequest) GetJobName() string {
@@ -2498,7 +2622,7 @@ type CancelExecutionsResponse struct {
 
 func (x *CancelExecutionsResponse) Reset() {
 	*x = CancelExecutionsResponse{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2634,7 @@ func (x *CancelExecutionsResponse) String() string {
 func (*CancelExecutionsResponse) ProtoMessage() {}
 
 func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[35]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2647,7 @@ func (x *CancelExecutionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecutionsResponse.ProtoReflect.Descriptor instead.
 func (*CancelExecutionsResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{35}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
@@ -2557,7 +2681,7 @@ type FleetExecution struct {
 
 func (x *FleetExecution) Reset() {
 	*x = FleetExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2693,7 @@ func (x *FleetExecution) String() string {
 func (*FleetExecution) ProtoMessage() {}
 
 func (x *FleetExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[36]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2706,7 @@ func (x *FleetExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetExecution.ProtoReflect.Descriptor instead.
 func (*FleetExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{36}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FleetExecution) GetInstanceId() string {
@@ -2630,7 +2754,7 @@ type CancelledExecution struct {
 
 func (x *CancelledExecution) Reset() {
 	*x = CancelledExecution{}
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2766,7 @@ func (x *CancelledExecution) String() string {
 func (*CancelledExecution) ProtoMessage() {}
 
 func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[37]
+	mi := &file_sidekeeper_v1_job_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2779,7 @@ func (x *CancelledExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledExecution.ProtoReflect.Descriptor instead.
 func (*CancelledExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{37}
+	return file_sidekeeper_v1_job_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CancelledExecution) GetInstanceId() string {
@@ -2819,19 +2943,33 @@ const file_sidekeeper_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"server_ips\x18\x02 \x03(\tR\tserverIps\"E\n" +
 	"\x15EnableServersResponse\x12,\n" +
-	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"M\n" +
+	"\x12changed_server_ips\x18\x01 \x03(\tR\x10changedServerIps\"\x94\x01\n" +
 	"\x11TriggerJobRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"|\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05items\x18\x03 \x03(\rR\x05items\x12!\n" +
+	"\tparameter\x18\x04 \x01(\tH\x00R\tparameter\x88\x01\x01B\f\n" +
+	"\n" +
+	"_parameter\"\xa5\x01\n" +
 	"\x12TriggerJobResponse\x124\n" +
 	"\x16triggered_instance_ids\x18\x01 \x03(\tR\x14triggeredInstanceIds\x120\n" +
-	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\"0\n" +
+	"\x14pending_instance_ids\x18\x02 \x03(\tR\x12pendingInstanceIds\x12'\n" +
+	"\x0ftriggered_items\x18\x03 \x03(\rR\x0etriggeredItems\"0\n" +
 	"\x13ListTriggersRequest\x12\x19\n" +
-	"\bjob_name\x18\x01 \x01(\tR\ajobName\"v\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\xb7\x01\n" +
 	"\x14ListTriggersResponse\x122\n" +
 	"\btriggers\x18\x01 \x03(\v2\x16.sidekeeper.v1.TriggerR\btriggers\x12*\n" +
-	"\x11left_out_requests\x18\x02 \x01(\rR\x0fleftOutRequests\"\xf8\x01\n" +
+	"\x11left_out_requests\x18\x02 \x01(\rR\x0fleftOutRequests\x12?\n" +
+	"\ritem_triggers\x18\x03 \x03(\v2\x1a.sidekeeper.v1.ItemTriggerR\fitemTriggers\"\xd3\x01\n" +
+	"\vItemTrigger\x12\x12\n" +
+	"\x04item\x18\x01 \x01(\rR\x04item\x121\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1b.sidekeeper.v1.TriggerStateR\x05state\x12=\n" +
+	"\ftrigger_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12\x1f\n" +
+	"\vinstance_id\x18\x05 \x01(\tR\n" +
+	"instanceId\"\xf8\x01\n" +
 	"\aTrigger\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x121\n" +
@@ -2916,7 +3054,7 @@ func file_sidekeeper_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_sidekeeper_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                    // 0: sidekeeper.v1.JobState
 	(TriggerState)(0),                // 1: sidekeeper.v1.TriggerState
@@ -2954,79 +3092,83 @@ var file_sidekeeper_v1_job_service_proto_goTypes = []any{
 	(*TriggerJobResponse)(nil),       // 33: sidekeeper.v1.TriggerJobResponse
 	(*ListTriggersRequest)(nil),      // 34: sidekeeper.v1.ListTriggersRequest
 	(*ListTriggersResponse)(nil),     // 35: sidekeeper.v1.ListTriggersResponse
-	(*Trigger)(nil),                  // 36: sidekeeper.v1.Trigger
-	(*CancelExecutionsRequest)(nil),  // 37: sidekeeper.v1.CancelExecutionsRequest
-	(*CancelExecutionsResponse)(nil), // 38: sidekeeper.v1.CancelExecutionsResponse
-	(*FleetExecution)(nil),           // 39: sidekeeper.v1.FleetExecution
-	(*CancelledExecution)(nil),       // 40: sidekeeper.v1.CancelledExecution
-	(*JobConfiguration)(nil),         // 41: sidekeeper.v1.JobConfiguration
-	(*InstanceStatus)(nil),           // 42: sidekeeper.v1.InstanceStatus
-	(*ItemStatus)(nil),               // 43: sidekeeper.v1.ItemStatus
-	(*timestamppb.Timestamp)(nil),    // 44: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 45: sidekeeper.v1.Problem
-	(*fieldmaskpb.FieldMask)(nil),    // 46: google.protobuf.FieldMask
+	(*ItemTrigger)(nil),              // 36: sidekeeper.v1.ItemTrigger
+	(*Trigger)(nil),                  // 37: sidekeeper.v1.Trigger
+	(*CancelExecutionsRequest)(nil),  // 38: sidekeeper.v1.CancelExecutionsRequest
+	(*CancelExecutionsResponse)(nil), // 39: sidekeeper.v1.CancelExecutionsResponse
+	(*FleetExecution)(nil),           // 40: sidekeeper.v1.FleetExecution
+	(*CancelledExecution)(nil),       // 41: sidekeeper.v1.CancelledExecution
+	(*JobConfiguration)(nil),         // 42: sidekeeper.v1.JobConfiguration
+	(*InstanceStatus)(nil),           // 43: sidekeeper.v1.InstanceStatus
+	(*ItemStatus)(nil),               // 44: sidekeeper.v1.ItemStatus
+	(*timestamppb.Timestamp)(nil),    // 45: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 46: sidekeeper.v1.Problem
+	(*fieldmaskpb.FieldMask)(nil),    // 47: google.protobuf.FieldMask
 }
 var file_sidekeeper_v1_job_service_proto_depIdxs = []int32{
 	5,  // 0: sidekeeper.v1.ListJobsResponse.jobs:type_name -> sidekeeper.v1.JobSummary
 	0,  // 1: sidekeeper.v1.JobSummary.state:type_name -> sidekeeper.v1.JobState
 	5,  // 2: sidekeeper.v1.WatchJobsResponse.job:type_name -> sidekeeper.v1.JobSummary
 	8,  // 3: sidekeeper.v1.WatchJobsResponse.synced:type_name -> sidekeeper.v1.JobsSynced
-	41, // 4: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	42, // 5: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	42, // 4: sidekeeper.v1.GetJobResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	43, // 5: sidekeeper.v1.GetJobResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
 	23, // 6: sidekeeper.v1.GetJobResponse.servers:type_name -> sidekeeper.v1.ServerStatus
-	43, // 7: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	44, // 8: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	45, // 9: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
+	44, // 7: sidekeeper.v1.GetJobResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	45, // 8: sidekeeper.v1.GetJobResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	46, // 9: sidekeeper.v1.GetJobResponse.problems:type_name -> sidekeeper.v1.Problem
 	11, // 10: sidekeeper.v1.GetJobResponse.disablings:type_name -> sidekeeper.v1.Disabling
-	44, // 11: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
-	44, // 12: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
-	41, // 13: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	46, // 14: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	45, // 11: sidekeeper.v1.Disabling.since:type_name -> google.protobuf.Timestamp
+	45, // 12: sidekeeper.v1.Disabling.until:type_name -> google.protobuf.Timestamp
+	42, // 13: sidekeeper.v1.UpdateJobRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	47, // 14: sidekeeper.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
 	20, // 15: sidekeeper.v1.ListServersResponse.jobs:type_name -> sidekeeper.v1.JobServers
 	23, // 16: sidekeeper.v1.JobServers.servers:type_name -> sidekeeper.v1.ServerStatus
-	44, // 17: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
-	44, // 18: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
-	36, // 19: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
-	1,  // 20: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
-	44, // 21: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
-	40, // 22: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
-	39, // 23: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
-	2,  // 24: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
-	3,  // 25: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
-	9,  // 26: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
-	6,  // 27: sidekeeper.v1.JobService.WatchJobs:input_type -> sidekeeper.v1.WatchJobsRequest
-	12, // 28: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
-	14, // 29: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
-	16, // 30: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
-	18, // 31: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
-	21, // 32: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
-	32, // 33: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
-	34, // 34: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
-	37, // 35: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
-	24, // 36: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
-	26, // 37: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
-	28, // 38: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
-	30, // 39: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
-	4,  // 40: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
-	10, // 41: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
-	7,  // 42: sidekeeper.v1.JobService.WatchJobs:output_type -> sidekeeper.v1.WatchJobsResponse
-	13, // 43: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
-	15, // 44: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
-	17, // 45: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
-	19, // 46: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
-	22, // 47: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
-	33, // 48: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
-	35, // 49: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
-	38, // 50: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
-	25, // 51: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
-	27, // 52: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
-	29, // 53: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
-	31, // 54: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
-	40, // [40:55] is the sub-list for method output_type
-	25, // [25:40] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	45, // 17: sidekeeper.v1.DisableItemsRequest.until:type_name -> google.protobuf.Timestamp
+	45, // 18: sidekeeper.v1.DisableServersRequest.until:type_name -> google.protobuf.Timestamp
+	37, // 19: sidekeeper.v1.ListTriggersResponse.triggers:type_name -> sidekeeper.v1.Trigger
+	36, // 20: sidekeeper.v1.ListTriggersResponse.item_triggers:type_name -> sidekeeper.v1.ItemTrigger
+	1,  // 21: sidekeeper.v1.ItemTrigger.state:type_name -> sidekeeper.v1.TriggerState
+	45, // 22: sidekeeper.v1.ItemTrigger.trigger_time:type_name -> google.protobuf.Timestamp
+	1,  // 23: sidekeeper.v1.Trigger.state:type_name -> sidekeeper.v1.TriggerState
+	45, // 24: sidekeeper.v1.Trigger.trigger_time:type_name -> google.protobuf.Timestamp
+	41, // 25: sidekeeper.v1.CancelExecutionsResponse.cancelled:type_name -> sidekeeper.v1.CancelledExecution
+	40, // 26: sidekeeper.v1.CancelExecutionsResponse.fleet_executions:type_name -> sidekeeper.v1.FleetExecution
+	2,  // 27: sidekeeper.v1.FleetExecution.reach:type_name -> sidekeeper.v1.CancelReach
+	3,  // 28: sidekeeper.v1.JobService.ListJobs:input_type -> sidekeeper.v1.ListJobsRequest
+	9,  // 29: sidekeeper.v1.JobService.GetJob:input_type -> sidekeeper.v1.GetJobRequest
+	6,  // 30: sidekeeper.v1.JobService.WatchJobs:input_type -> sidekeeper.v1.WatchJobsRequest
+	12, // 31: sidekeeper.v1.JobService.UpdateJob:input_type -> sidekeeper.v1.UpdateJobRequest
+	14, // 32: sidekeeper.v1.JobService.RemoveJob:input_type -> sidekeeper.v1.RemoveJobRequest
+	16, // 33: sidekeeper.v1.JobService.StopInstances:input_type -> sidekeeper.v1.StopInstancesRequest
+	18, // 34: sidekeeper.v1.JobService.ListServers:input_type -> sidekeeper.v1.ListServersRequest
+	21, // 35: sidekeeper.v1.JobService.RemoveServers:input_type -> sidekeeper.v1.RemoveServersRequest
+	32, // 36: sidekeeper.v1.JobService.TriggerJob:input_type -> sidekeeper.v1.TriggerJobRequest
+	34, // 37: sidekeeper.v1.JobService.ListTriggers:input_type -> sidekeeper.v1.ListTriggersRequest
+	38, // 38: sidekeeper.v1.JobService.CancelExecutions:input_type -> sidekeeper.v1.CancelExecutionsRequest
+	24, // 39: sidekeeper.v1.JobService.DisableItems:input_type -> sidekeeper.v1.DisableItemsRequest
+	26, // 40: sidekeeper.v1.JobService.EnableItems:input_type -> sidekeeper.v1.EnableItemsRequest
+	28, // 41: sidekeeper.v1.JobService.DisableServers:input_type -> sidekeeper.v1.DisableServersRequest
+	30, // 42: sidekeeper.v1.JobService.EnableServers:input_type -> sidekeeper.v1.EnableServersRequest
+	4,  // 43: sidekeeper.v1.JobService.ListJobs:output_type -> sidekeeper.v1.ListJobsResponse
+	10, // 44: sidekeeper.v1.JobService.GetJob:output_type -> sidekeeper.v1.GetJobResponse
+	7,  // 45: sidekeeper.v1.JobService.WatchJobs:output_type -> sidekeeper.v1.WatchJobsResponse
+	13, // 46: sidekeeper.v1.JobService.UpdateJob:output_type -> sidekeeper.v1.UpdateJobResponse
+	15, // 47: sidekeeper.v1.JobService.RemoveJob:output_type -> sidekeeper.v1.RemoveJobResponse
+	17, // 48: sidekeeper.v1.JobService.StopInstances:output_type -> sidekeeper.v1.StopInstancesResponse
+	19, // 49: sidekeeper.v1.JobService.ListServers:output_type -> sidekeeper.v1.ListServersResponse
+	22, // 50: sidekeeper.v1.JobService.RemoveServers:output_type -> sidekeeper.v1.RemoveServersResponse
+	33, // 51: sidekeeper.v1.JobService.TriggerJob:output_type -> sidekeeper.v1.TriggerJobResponse
+	35, // 52: sidekeeper.v1.JobService.ListTriggers:output_type -> sidekeeper.v1.ListTriggersResponse
+	39, // 53: sidekeeper.v1.JobService.CancelExecutions:output_type -> sidekeeper.v1.CancelExecutionsResponse
+	25, // 54: sidekeeper.v1.JobService.DisableItems:output_type -> sidekeeper.v1.DisableItemsResponse
+	27, // 55: sidekeeper.v1.JobService.EnableItems:output_type -> sidekeeper.v1.EnableItemsResponse
+	29, // 56: sidekeeper.v1.JobService.DisableServers:output_type -> sidekeeper.v1.DisableServersResponse
+	31, // 57: sidekeeper.v1.JobService.EnableServers:output_type -> sidekeeper.v1.EnableServersResponse
+	43, // [43:58] is the sub-list for method output_type
+	28, // [28:43] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_job_service_proto_init() }
@@ -3045,13 +3187,14 @@ func file_sidekeeper_v1_job_service_proto_init() {
 		(*Disabling_Item)(nil),
 		(*Disabling_ServerIp)(nil),
 	}
+	file_sidekeeper_v1_job_service_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_job_service_proto_rawDesc), len(file_sidekeeper_v1_job_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -107,11 +107,20 @@ type JobServiceClient interface {
 	//
 	// An instance whose earlier trigger is still pending keeps that one, and fires once for both.
 	//
-	// Fails, and triggers no instance, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no
-	// configuration), FAILED_PRECONDITION (no instance is online, all items or the servers of all online instances are
-	// disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
+	// With `items` or a `parameter` only the named items are executed, each of them once, by the instance that owns it when it is free. One
+	// transaction creates a node of Sidekeeper's own for each item, which a resharding or a crash before the execution does not touch. The item
+	// is executed once for each such request, also if an earlier one is still pending. A request that nobody has taken up within a day is
+	// dropped, and so is one for an item that the job has not any more.
+	// Java instances, and sidecars of earlier versions, know neither: a job with one of them online is refused with FAILED_PRECONDITION, and the
+	// error names them. One that comes online later executes nothing for such a request; if it takes over an execution that has crashed, it does
+	// that with the job's own parameter.
+	//
+	// Fails, and triggers nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the job has no
+	// configuration), FAILED_PRECONDITION (no instance is online, all items, a named item or the servers of all online instances are
+	// disabled, or the registry refuses the nodes; with `items` or a `parameter` also if the job has a once-listener, continuous ownership, or
+	// an instance as above), PERMISSION_DENIED (the registry's access list does not permit the
 	// nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
-	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
+	// registry is full, one request cannot name so many items, or 10000 of them wait already) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error)
 	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an
@@ -397,11 +406,20 @@ type JobServiceServer interface {
 	//
 	// An instance whose earlier trigger is still pending keeps that one, and fires once for both.
 	//
-	// Fails, and triggers no instance, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no
-	// configuration), FAILED_PRECONDITION (no instance is online, all items or the servers of all online instances are
-	// disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
+	// With `items` or a `parameter` only the named items are executed, each of them once, by the instance that owns it when it is free. One
+	// transaction creates a node of Sidekeeper's own for each item, which a resharding or a crash before the execution does not touch. The item
+	// is executed once for each such request, also if an earlier one is still pending. A request that nobody has taken up within a day is
+	// dropped, and so is one for an item that the job has not any more.
+	// Java instances, and sidecars of earlier versions, know neither: a job with one of them online is refused with FAILED_PRECONDITION, and the
+	// error names them. One that comes online later executes nothing for such a request; if it takes over an execution that has crashed, it does
+	// that with the job's own parameter.
+	//
+	// Fails, and triggers nothing, with INVALID_ARGUMENT (a field is wrong, or the job has no such item), NOT_FOUND (the job has no
+	// configuration), FAILED_PRECONDITION (no instance is online, all items, a named item or the servers of all online instances are
+	// disabled, or the registry refuses the nodes; with `items` or a `parameter` also if the job has a once-listener, continuous ownership, or
+	// an instance as above), PERMISSION_DENIED (the registry's access list does not permit the
 	// nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
-	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
+	// registry is full, one request cannot name so many items, or 10000 of them wait already) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
 	// UNKNOWN if the registry's answer was lost: calling again may trigger twice, except with the same `request_id`.
 	TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error)
 	// The triggers of a job, Java's included, at one moment, and how far they are, as far as the registry's nodes tell. A trigger that an

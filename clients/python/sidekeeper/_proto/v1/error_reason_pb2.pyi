@@ -69,7 +69,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SERVERS_DISABLED: _ErrorReason.ValueType  # 22
     """The servers of all online instances are disabled."""
     ERROR_REASON_ITEMS_DISABLED: _ErrorReason.ValueType  # 23
-    """All items of the job are disabled."""
+    """All items of the job, or items that the request names, are disabled."""
     ERROR_REASON_ATTACHMENT_UNKNOWN: _ErrorReason.ValueType  # 24
     """This sidecar does not know the attachment."""
     ERROR_REASON_EXECUTION_UNKNOWN: _ErrorReason.ValueType  # 25
@@ -145,6 +145,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
     ERROR_REASON_EXECUTIONS_NOT_MONITORED: _ErrorReason.ValueType  # 58
     """The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION."""
+    ERROR_REASON_TRIGGER_NOT_SUPPORTED: _ErrorReason.ValueType  # 59
+    """The job, or an instance of it, cannot execute single items for a trigger, or with a parameter of the trigger's. As
+    FAILED_PRECONDITION.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -199,7 +203,7 @@ ERROR_REASON_NO_INSTANCES: ErrorReason.ValueType  # 21
 ERROR_REASON_SERVERS_DISABLED: ErrorReason.ValueType  # 22
 """The servers of all online instances are disabled."""
 ERROR_REASON_ITEMS_DISABLED: ErrorReason.ValueType  # 23
-"""All items of the job are disabled."""
+"""All items of the job, or items that the request names, are disabled."""
 ERROR_REASON_ATTACHMENT_UNKNOWN: ErrorReason.ValueType  # 24
 """This sidecar does not know the attachment."""
 ERROR_REASON_EXECUTION_UNKNOWN: ErrorReason.ValueType  # 25
@@ -275,4 +279,8 @@ ERROR_REASON_NAMESPACE_DIFFERS: ErrorReason.ValueType  # 57
 """The namespace has nodes that are not as in the backup, and the request has no `force`. As FAILED_PRECONDITION."""
 ERROR_REASON_EXECUTIONS_NOT_MONITORED: ErrorReason.ValueType  # 58
 """The job does not monitor executions, so that none can be told from a later one. As FAILED_PRECONDITION."""
+ERROR_REASON_TRIGGER_NOT_SUPPORTED: ErrorReason.ValueType  # 59
+"""The job, or an instance of it, cannot execute single items for a trigger, or with a parameter of the trigger's. As
+FAILED_PRECONDITION.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -121,7 +121,7 @@ class Execute(_message.Message):
     item_parameter: _builtins.str
     """The item's parameter. Absent: it has none."""
     job_parameter: _builtins.str
-    """The job's parameter. Empty: none."""
+    """The job's parameter, or the one of the `TriggerJob` that has caused this execution. Empty: none."""
     sharding_total_count: _builtins.int
     """The job's number of items."""
     task_id: _builtins.str

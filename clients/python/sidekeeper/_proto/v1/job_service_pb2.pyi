@@ -1071,52 +1071,78 @@ class TriggerJobRequest(_message.Message):
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    PARAMETER_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
     request_id: _builtins.str
     """An id that the caller chooses for this request: 1 to 64 letters (A to Z), digits, `-` and `_`, for example a UUID. A repetition with the
     same id, at any sidecar of the namespace, triggers nothing again, and returns what the first call has returned. The registry
-    remembers it for ten minutes at least. Empty: each call is a request of its own.
+    remembers it for ten minutes at least. Empty: each call is a request of its own. A repetition with other `items` or another `parameter` is
+    refused with INVALID_ARGUMENT.
     """
+    parameter: _builtins.str
+    """The text that these executions, with their retries and failovers, get as `Execute.job_parameter`, in place of the job's own `jobParameter`;
+    at most 4096 bytes, also the empty text. The items' own parameters (`Execute.item_parameter`) stay. The registry keeps it until the executions
+    have ended; no list, log or bundle shows it. Absent: the job's own.
+    """
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items to execute; at most 10000. Empty: all items, or all that are enabled if `parameter` is set. A sidecar of a version before this
+        field ignores it, and triggers all instances; its answer has no `triggered_items`.
+        """
+
     def __init__(
         self,
         *,
         job_name: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        items: _abc.Iterable[_builtins.int] | None = ...,
+        parameter: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_parameter", b"_parameter", "parameter", b"parameter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parameter", b"_parameter", "items", b"items", "job_name", b"job_name", "parameter", b"parameter", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__parameter: _TypeAlias = _typing.Literal["parameter"]  # noqa: Y015
+    _WhichOneofArgType__parameter: _TypeAlias = _typing.Literal["_parameter", b"_parameter"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parameter) -> _WhichOneofReturnType__parameter | None: ...
 
 Global___TriggerJobRequest: _TypeAlias = TriggerJobRequest  # noqa: Y015
 
 @_typing.final
 class TriggerJobResponse(_message.Message):
-    """The instances that fire. Both lists together are all online instances."""
+    """The instances that fire, or the items that are executed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIGGERED_INSTANCE_IDS_FIELD_NUMBER: _builtins.int
     PENDING_INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    TRIGGERED_ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triggered_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The instances that this call triggered, ascending by id."""
+        """The instances that this call triggered, ascending by id. Together with the pending ones, all online instances. Empty with `items` or a
+        `parameter`.
+        """
 
     @_builtins.property
     def pending_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The instances whose earlier trigger was still pending, ascending by id."""
+        """The instances whose earlier trigger was still pending, ascending by id. Empty with `items` or a `parameter`."""
+
+    @_builtins.property
+    def triggered_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With `items` or a `parameter`: the items that are executed, ascending."""
 
     def __init__(
         self,
         *,
         triggered_instance_ids: _abc.Iterable[_builtins.str] | None = ...,
         pending_instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+        triggered_items: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_instance_ids", b"pending_instance_ids", "triggered_instance_ids", b"triggered_instance_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_instance_ids", b"pending_instance_ids", "triggered_instance_ids", b"triggered_instance_ids", "triggered_items", b"triggered_items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1152,25 +1178,73 @@ class ListTriggersResponse(_message.Message):
 
     TRIGGERS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_REQUESTS_FIELD_NUMBER: _builtins.int
+    ITEM_TRIGGERS_FIELD_NUMBER: _builtins.int
     left_out_requests: _builtins.int
     """How many remembered requests are left out, because a list has 1000 at most."""
     @_builtins.property
     def triggers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trigger]:
         """The triggers, ascending by instance, those of an instance by time."""
 
+    @_builtins.property
+    def item_triggers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemTrigger]:
+        """The triggers of items, ascending by item, those of an item by time."""
+
     def __init__(
         self,
         *,
         triggers: _abc.Iterable[Global___Trigger] | None = ...,
         left_out_requests: _builtins.int = ...,
+        item_triggers: _abc.Iterable[Global___ItemTrigger] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out_requests", b"left_out_requests", "triggers", b"triggers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_triggers", b"item_triggers", "left_out_requests", b"left_out_requests", "triggers", b"triggers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTriggersResponse: _TypeAlias = ListTriggersResponse  # noqa: Y015
+
+@_typing.final
+class ItemTrigger(_message.Message):
+    """The trigger of one item, of a `TriggerJob` with items or a parameter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TRIGGER_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    item: _builtins.int
+    """The item."""
+    state: Global___TriggerState.ValueType
+    """How far the trigger is. TRIGGER_STATE_TAKEN_UP: its execution, with retries and a failover, has not ended. TRIGGER_STATE_DONE: it has ended,
+    or the trigger was dropped.
+    """
+    request_id: _builtins.str
+    """The `request_id` of the `TriggerJob`, or one that the sidecar has made up if the request had none."""
+    instance_id: _builtins.str
+    """The instance that has begun the execution. Empty: it has not begun, or it has ended."""
+    @_builtins.property
+    def trigger_time(self) -> _timestamp_pb2.Timestamp:
+        """When the item was triggered, by the registry's clock. Absent: not known."""
+
+    def __init__(
+        self,
+        *,
+        item: _builtins.int = ...,
+        state: Global___TriggerState.ValueType = ...,
+        trigger_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trigger_time", b"trigger_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "item", b"item", "request_id", b"request_id", "state", b"state", "trigger_time", b"trigger_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemTrigger: _TypeAlias = ItemTrigger  # noqa: Y015
 
 @_typing.final
 class Trigger(_message.Message):
