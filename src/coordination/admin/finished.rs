@@ -328,8 +328,8 @@ mod tests {
                 }
             })
         };
-        // 1980-01-01 and 2098-01-01.
-        let (last, next) = ("315532800000", "0 0 0 1 1 ? 2098");
+        // 1980-01-01, and a fire ten years later.
+        let (last, next) = ("315532800000", "0 0 0 1 1 ? 1990");
         assert!(matches!(with("0 0 0 1 1 ? 1980", last), Step::Note(_)));
         assert_eq!(with("0 0 0 1 1 ? 1980", "-"), Step::Leave, "the last fire was missed");
         assert_eq!(with("0 0 0 1 1 ? 1980", "1000"), Step::Leave, "the last fire was missed");
@@ -359,8 +359,8 @@ mod tests {
     #[test]
     fn a_job_whose_nodes_fit_into_no_transaction_stays() {
         let many = step(0, |nodes, own| {
-            put(nodes, "config", &CONFIG.replace("Count: 2", "Count: 5000"));
-            for item in 2..5_000 {
+            put(nodes, "config", &CONFIG.replace("Count: 2", "Count: 10000"));
+            for item in 2..10_000 {
                 put(nodes, &format!("sharding/{item}/instance"), "");
                 entry(own, item, "- 1000 -");
             }
