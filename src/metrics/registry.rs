@@ -130,7 +130,8 @@ mod tests {
             text.lines().find_map(|line| line.strip_prefix(series)?.parse::<u32>().ok())
         };
         let given_up = counting.observe(observed::Request::Read, pending::<Result<(), Error>>().boxed());
-        let answered = counting.observe(observed::Request::Write(1), ready(Err::<(), _>(Error::Suspended)).boxed());
+        let answered =
+            counting.observe(observed::Request::Write(1), ready(Err::<(), _>(Error::Suspended)).boxed());
         assert_eq!(waiting(), Some(2));
         assert_eq!(answered.now_or_never(), Some(Err(Error::Suspended)));
         assert_eq!(waiting(), Some(1));

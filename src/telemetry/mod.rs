@@ -179,8 +179,8 @@ where
 }
 
 /// Lets all through but the spans of a fire.
-fn logged() -> FilterFn {
-    FilterFn::new(is_logged as fn(&Metadata<'_>) -> bool).with_max_level_hint(LevelFilter::TRACE)
+fn logged() -> FilterFn<impl Fn(&Metadata<'_>) -> bool + 'static> {
+    FilterFn::new(is_logged).with_max_level_hint(LevelFilter::TRACE)
 }
 
 fn is_logged(metadata: &Metadata<'_>) -> bool {

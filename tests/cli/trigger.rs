@@ -10,12 +10,12 @@ use sidekeeper::proto::{
     CancelExecutionsRequest, CancelExecutionsResponse, CancelReach, CancelledExecution, DisableItemsRequest,
     DisableItemsResponse, DisableServersRequest, DisableServersResponse, EnableItemsRequest,
     EnableItemsResponse, EnableServersRequest, EnableServersResponse, FleetExecution, GetJobRequest,
-    GetJobResponse, InstanceStatus, ItemStatus, ItemTrigger, JobServers, JobState, JobSummary, JobsSynced, LastExecution,
-    ListJobsRequest, ListJobsResponse, ListServersRequest, ListServersResponse, ListTriggersRequest,
-    ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest, RemoveServersResponse,
-    ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger, TriggerJobRequest,
-    TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse, WatchJobsRequest,
-    WatchJobsResponse, watch_jobs_response,
+    GetJobResponse, InstanceStatus, ItemStatus, ItemTrigger, JobServers, JobState, JobSummary, JobsSynced,
+    LastExecution, ListJobsRequest, ListJobsResponse, ListServersRequest, ListServersResponse,
+    ListTriggersRequest, ListTriggersResponse, RemoveJobRequest, RemoveJobResponse, RemoveServersRequest,
+    RemoveServersResponse, ServerStatus, StopInstancesRequest, StopInstancesResponse, Trigger,
+    TriggerJobRequest, TriggerJobResponse, TriggerState, UpdateJobRequest, UpdateJobResponse,
+    WatchJobsRequest, WatchJobsResponse, watch_jobs_response,
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -497,7 +497,7 @@ async fn what_is_disabled_and_enabled_is_printed_and_needs_to_be_named_and_confi
     let unconfirmed = call(&["disable", "orders", "--all-servers"]).await;
     assert_eq!((unconfirmed.code, unconfirmed.stdout.as_str()), (Some(3), ""));
     assert!(
-        unconfirmed.stderr.contains("No instance will execute any item of orders"),
+        unconfirmed.stderr.contains("No instance will execute any item of job orders"),
         "{}",
         unconfirmed.stderr
     );
