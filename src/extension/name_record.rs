@@ -39,7 +39,7 @@ mod tests {
         let text = NameRecord::write(&instance, &profile);
         assert_eq!(
             text,
-            "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\nrule rendezvous\nreads witnesses\nreads cancels\n"
+            "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\nrule rendezvous\nreads witnesses\nreads cancels\nreads triggers\n"
         );
         assert_eq!(NameRecord::read(text.as_bytes(), 3), NameRecord { instance, profile, version: 3 });
         assert_eq!(NameRecord::read(b"\xff\ninstance", 0).instance, InstanceId::from_registry(""));
