@@ -138,7 +138,7 @@ def test_items_and_servers_are_disabled_after_a_confirmation_and_enabled(fleet: 
         )
         os.write(leader, f"{answer}\n".encode())
         told, asked = call.communicate(timeout=PATIENCE)
-        assert "No instance will execute item 1, 4 of orderSync until it is enabled." in asked
+        assert "No instance will execute item 1, 4 of job orderSync until it is enabled." in asked
         assert told == "".join(f"disabled  item {item} of orderSync\n" for item in items)
         os.close(leader)
         os.close(follower)

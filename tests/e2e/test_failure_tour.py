@@ -34,12 +34,12 @@ def found(sidecar: Sidecar) -> list[str]:
     return sorted({finding["code"] for finding in findings(*at(sidecar))})
 
 
-def named(sidecar: Sidecar, code: str, timeout: float = PATIENCE) -> dict[str, Any]:
-    """Waits until `doctor` names this fault and no other one. Returns what it says."""
+def named(sidecar: Sidecar, code: str, timeout: float = PATIENCE, cause: str | None = None) -> dict[str, Any]:
+    """Waits until `doctor` names this fault and no other one, but its `cause`. Returns what it says of the fault."""
 
     def alone() -> dict[str, Any]:
-        told = findings(*at(sidecar))
-        return told[0] if {finding["code"] for finding in told} == {code} else {}
+        told = {finding["code"]: finding for finding in reversed(findings(*at(sidecar)))}
+        return told[code] if set(told) == {code, cause or code} else {}
 
     return eventually(f"{code} alone; there is {found(sidecar)}", alone, timeout)
 
@@ -238,7 +238,7 @@ def test_op_4_zookeeper_is_read_only(fleet: Fleet, own_folder: Path) -> None:
         away = ensemble.servers[:2]
         for server in away:
             server.kill()
-        finding = named(application.sidecar, "REGISTRY_READ_ONLY", 3 * PATIENCE)
+        finding = named(application.sidecar, "REGISTRY_READ_ONLY", 3 * PATIENCE, cause="REGISTRY_SERVER_AWAY")
         assert finding["message"].endswith("the servers that answer serve read-only")
         assert finding["remedy"].startswith("start the other servers of the ensemble")
         # A command without a sidecar says it, too.
