@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet, Ours, command
 from support.explain import explain
 from support.job_nodes import JOB
-from support.processes import PATIENCE, eventually
+from support.processes import PATIENCE, eventually, sidekeeper_binary
 from support.sidecar import Sidecar
 
 KINDS = ["java", "ours"]
