@@ -6,7 +6,7 @@
 //! - no cron expression, or one whose last fire each item has been started for; not continuous ownership;
 //! - an entry in the ledger for each item: the job was executed by sidecars, and monitors executions;
 //! - no ephemeral node, so no instance, nothing that runs, and nobody on the way in;
-//! - no running node, flag, trigger, barrier, takeover or checkpoint: somebody has still to do something;
+//! - no running node, flag, trigger of an instance or of an item, barrier, takeover or checkpoint: somebody has still to do something;
 //! - no disabled server and no disabled item: an operator's word stays;
 //! - no item of a Java instance, unless the job allows it: Java keeps no ledger, and comes back late.
 //!
@@ -114,6 +114,10 @@ impl Job<'_> {
         }
         let checkpoints = self.own_paths.checkpoints();
         if self.own.iter().any(|node| node.path.parent().as_ref() == Some(&checkpoints)) {
+            return None;
+        }
+        let fleet = self.own_paths.fleet();
+        if self.own.iter().any(|node| fleet.trigger_of(&node.path).is_some()) {
             return None;
         }
         let ledger = LedgerNodes::read(self.own_paths, &self.own);
@@ -276,7 +280,7 @@ mod tests {
     #[test]
     fn a_job_that_is_not_finished_stays_and_is_noted_no_more() {
         type Change = fn(&mut Vec<Node>, &mut Vec<Node>);
-        let changes: [(&str, Change); 21] = [
+        let changes: [(&str, Change); 22] = [
             ("not asked for", |nodes, _| put(nodes, "config", CONFIG.split("props").next().unwrap())),
             ("unreadable", |nodes, _| put(nodes, "config", "-")),
             ("no configuration", |nodes, _| nodes.retain(|node| !node.path.as_str().ends_with("config"))),
@@ -292,6 +296,10 @@ mod tests {
             ("taken over", |nodes, _| put(nodes, "sharding/1/failovering", "")),
             ("failover", |nodes, _| put(nodes, "leader/failover/items/1", "")),
             ("trigger", |nodes, _| put(nodes, "trigger/10.0.0.1@-@1", "")),
+            ("trigger of an item", |_, own| {
+                let root = Path::parse("/ns-sidekeeper/bill").unwrap();
+                own.push(node(&root, "fleet/triggers/mine.1", ""));
+            }),
             ("barrier", |nodes, _| put(nodes, "guarantee/started/1", "")),
             ("checkpoint", |_, own| {
                 let root = Path::parse("/ns-sidekeeper/bill").unwrap();
