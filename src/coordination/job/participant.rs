@@ -3,6 +3,8 @@
 //! Decides in which order the decisions are taken; takes none itself. One participant exists for each attached
 //! application; the runner calls [`Participant::step`] with all inputs since the last call.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::coordination::job::agenda::{Agenda, Awaited};
@@ -48,6 +50,9 @@ use crate::job::{Generation, Item};
 use crate::mutants::mutant;
 use crate::tree::{CommitError, CommitResult, Error, OperationResult};
 
+/// The wait before a step that only looks again.
+const SOON: Duration = Duration::from_millis(1);
+
 /// The state machine of one instance of one job.
 #[derive(Debug)]
 pub struct Participant {
@@ -71,6 +76,8 @@ pub struct Participant {
     waiting: Waiting,
     comparison: Comparison,
     lifecycle: Lifecycle,
+    /// Whether an execution has ended after this step has looked for starts.
+    freed: bool,
     /// When the last step wants the next one.
     wakeup: Wakeup,
 }
@@ -100,6 +107,7 @@ impl Participant {
             waiting: Waiting::default(),
             comparison: Comparison::default(),
             lifecycle: Lifecycle::default(),
+            freed: false,
             wakeup: Wakeup::default(),
         }
     }
@@ -153,7 +161,9 @@ impl Participant {
             self.notify();
             self.lead();
             self.fire();
+            let open = self.executions.count();
             self.finish();
+            self.freed = self.executions.count() < open;
         }
         self.wakeup = self.find_wakeup();
         self.cx.forget();
@@ -287,6 +297,8 @@ impl Participant {
             self.lease.next_notice(),
             self.lease.end(),
             self.lifecycle.removal_settles(),
+            // The next trigger of an item that is free now. The completion may have no commit whose end is an input.
+            (self.freed && self.cx.fleet.has_item_triggers()).then(|| now.saturating_add(SOON)),
         ];
         let waits = waits.into_iter().flatten();
         let waits = waits.chain(self.membership.waits(now)).chain(self.ownership.waits(now));

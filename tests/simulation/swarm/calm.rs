@@ -53,6 +53,9 @@ impl World {
         if let Some(instance) = self.left_over() {
             return Some((Invariant::Owned, format!("{instance} is still an instance, and nobody is it")));
         }
+        if let Some(left) = self.left_trigger() {
+            return Some((Invariant::Triggered, left));
+        }
         let text = |path: &Path| {
             self.ensemble.get(path).map(|node| String::from_utf8_lossy(&node.data).into_owned())
         };

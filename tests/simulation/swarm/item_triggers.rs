@@ -58,7 +58,16 @@ impl World {
         }
     }
 
-    /// In the calm each trigger has ended; and it has had its execution, unless that was lost, as without failover, or the item was removed.
+    /// A trigger that has not ended.
+    pub(super) fn left_trigger(&self) -> Option<String> {
+        let fleet = self.own_paths.fleet();
+        self.checks.item_triggers.all.iter().find_map(|(parameter, (item, _))| {
+            let node = self.ensemble.get(&fleet.trigger(&RequestId::parse(parameter).unwrap(), *item))?;
+            Some(format!("{parameter} of item {item} is left: {:?}", ItemTrigger::read(&node.data)))
+        })
+    }
+
+    /// In the calm each trigger has had its execution, unless that was lost, as without failover, or the item was removed.
     pub(super) fn check_item_triggers(&mut self) {
         if self.has_failed() {
             return;
@@ -67,19 +76,10 @@ impl World {
         let tampered = [Fault::DeletedNode, Fault::Garbage].iter().any(|fault| self.counts.of(*fault) > 0);
         let keeps = job.failover && job.monitor_execution && !job.static_sharding && !self.is_relay();
         let keeps = keeps && !tampered && self.counts.of(Fault::TotalChange) == 0;
-        let fleet = self.own_paths.fleet();
         let all = &self.checks.item_triggers.all;
-        let wrong = all.iter().find_map(|(parameter, (item, instants))| {
-            let path = fleet.trigger(&RequestId::parse(parameter).unwrap(), *item);
-            match self.ensemble.get(&path) {
-                Some(node) => {
-                    Some(format!("{parameter} of item {item} is left: {:?}", ItemTrigger::read(&node.data)))
-                }
-                None if keeps && instants.is_empty() => Some(format!("{parameter} of item {item} was lost")),
-                None => None,
-            }
-        });
-        if let Some(wrong) = wrong {
+        let lost = all.iter().find(|(_, (_, instants))| keeps && instants.is_empty());
+        let lost = lost.map(|(parameter, (item, _))| format!("{parameter} of item {item} was lost"));
+        if let Some(wrong) = self.left_trigger().or(lost) {
             self.fail(Invariant::Triggered, || wrong);
         }
     }

@@ -197,6 +197,11 @@ impl Executions {
         self.reported.len().saturating_add(self.completing.len())
     }
 
+    /// How many executions are open.
+    pub(crate) fn count(&self) -> usize {
+        self.open.len()
+    }
+
     /// How many executions this participant has opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.last_number
