@@ -8,7 +8,7 @@ use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::extension::item_trigger::ItemTrigger;
 use sidekeeper::extension::request_record::RequestId;
 use sidekeeper::extension::{handoff_policy, once_listener};
-use sidekeeper::job::Item;
+use sidekeeper::job::{InstanceId, Item};
 use sidekeeper::tree::{NodeKind, Operation};
 
 use super::faults::Fault;
@@ -58,10 +58,20 @@ impl World {
         }
     }
 
-    /// A trigger that has not ended.
+    /// A trigger that has not ended. An item without an owner that is online waits for the next resharding, and so does its trigger: an operator has
+    /// deleted the node of its owner, or the job's sharding is static.
     pub(super) fn left_trigger(&self) -> Option<String> {
         let fleet = self.own_paths.fleet();
+        let total = self.plan.configuration.sharding_total_count;
+        let is_owned = |item: Item| {
+            let owner = self.ensemble.get(&self.paths.item_child(item, "instance"));
+            let owner = owner.map(|node| InstanceId::from_registry(&*String::from_utf8_lossy(&node.data)));
+            owner.is_some_and(|owner| self.ensemble.get(&self.paths.instance(&owner)).is_some())
+        };
         self.checks.item_triggers.all.iter().find_map(|(parameter, (item, _))| {
+            if item.0 < total && !is_owned(*item) {
+                return None;
+            }
             let node = self.ensemble.get(&fleet.trigger(&RequestId::parse(parameter).unwrap(), *item))?;
             Some(format!("{parameter} of item {item} is left: {:?}", ItemTrigger::read(&node.data)))
         })
