@@ -65,7 +65,7 @@ impl World {
         let total = self.plan.configuration.sharding_total_count;
         let is_owned = |item: Item| {
             let owner = self.ensemble.get(&self.paths.item_child(item, "instance"));
-            let owner = owner.map(|node| InstanceId::from_registry(&*String::from_utf8_lossy(&node.data)));
+            let owner = owner.map(|node| InstanceId::from_registry(&String::from_utf8_lossy(&node.data)));
             owner.is_some_and(|owner| self.ensemble.get(&self.paths.instance(&owner)).is_some())
         };
         self.checks.item_triggers.all.iter().find_map(|(parameter, (item, _))| {
