@@ -159,8 +159,9 @@ class Watch:
     def __init__(self, fleet: Fleet, sidecar: Sidecar, *names: str):
         self.file = fleet.folder / f"watch-{len(list(fleet.folder.glob('watch-*')))}"
         call = [str(sidekeeper_binary()), "jobs", *names, "--watch", "--json", "--endpoint", f"unix://{sidecar.socket}"]
-        with self.file.open("w") as output:
-            self.popen = subprocess.Popen(call, stdout=output, start_new_session=True)
+        self.complaints = self.file.with_suffix(".err")
+        with self.file.open("w") as output, self.complaints.open("w") as complaints:
+            self.popen = subprocess.Popen(call, stdout=output, stderr=complaints, start_new_session=True)
 
     def events(self) -> list[dict[str, Any]]:
         whole, _, _ = self.file.read_text().rpartition("\n")
@@ -230,3 +231,18 @@ def test_a_watch_of_jobs_goes_on_when_its_sidecar_is_back(fleet: Fleet) -> None:
         fleet.sidecar(2)
         eventually("a second round", lambda: watch.events().count({"synced": {}}) == 2)
         assert (watch.last(JOB) or {})["description"] == "meanwhile"
+
+
+def test_a_watch_of_jobs_goes_on_when_the_registry_is_back_and_tells_what_has_changed_meanwhile(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1)
+    fleet.settle(fleet.application(sidecar, cron=NEVER, description="before"))
+    with watching(fleet, sidecar) as watch:
+        assert (watch.last(JOB) or {})["description"] == "before"
+        fleet.server.freeze()
+        try:
+            eventually("it says so", lambda: "trying again" in watch.complaints.read_text(), 3 * PATIENCE)
+        finally:
+            fleet.server.thaw()
+        fleet.tree.configure(description="after")
+        eventually("the change", lambda: (watch.last(JOB) or {}).get("description") == "after", 3 * PATIENCE)
+        assert watch.events().count({"synced": {}}) > 1

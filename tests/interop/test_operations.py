@@ -79,6 +79,28 @@ def test_items_are_not_triggered_beside_a_java_instance(fleet: MixedFleet, leade
 
 
 @pytest.mark.parametrize("leader", LEADERS)
+def test_a_trigger_whose_item_a_java_instance_has_got_waits_for_a_sidecar_and_runs_once(
+    fleet: MixedFleet, leader: str
+) -> None:
+    java, ours = fleet.pair(leader)
+    [item, *_] = fleet.items_of(java)
+    # The request came before the Java instance had registered: then it is not refused.
+    trigger = f"/{fleet.namespace}-sidekeeper/{JOB}/fleet/triggers/mine.{item}"
+    fleet.tree.client.create(trigger, b"parameter\nday=1", makepath=True)
+    fleet.assert_once(fleet.fire())
+    assert all(one.source != "TRIGGER" for one in fleet.executions())
+    assert fleet.tree.client.get(trigger)[0] == b"parameter\nday=1"
+    java.leave()
+    fleet.gone(java)
+    fleet.divide(ours)
+    eventually("it has ended", lambda: not fleet.tree.client.exists(trigger))
+    fleet.assert_once(fleet.fire())
+    assert [one.item for one in fleet.executions() if one.source == "TRIGGER"] == [item]
+    told = [event for event in ours.events("start") if event["job_parameter"] == "day=1"]
+    assert [(event["item"], event["source"]) for event in told] == [(item, "TRIGGER")]
+
+
+@pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("stopped", KINDS)
 def test_remote_stop(fleet: MixedFleet, lifecycle: Lifecycle, leader: str, stopped: str) -> None:
     java, ours = fleet.pair(leader)
