@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::job::JobConfiguration;
 
 use super::duration_text;
+use super::props::ignored;
 
 /// The key in `props` of the time after which an execution is cancelled.
 pub const TIMEOUT_PROPERTY: &str = "sidekeeper.execution-timeout";
@@ -96,7 +97,7 @@ pub fn of(configuration: &JobConfiguration) -> (ExecutionPolicy, Vec<String>) {
     for key in PROPERTIES {
         let Some(text) = configuration.props.get(key) else { continue };
         if let Err(allowed) = set(&mut policy, key, text) {
-            problems.push(format!("props `{key}` is `{text}` and is ignored; allowed is {allowed}"));
+            problems.push(ignored(key, text, allowed));
         }
     }
     (policy, problems)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::job::{Item, JobConfiguration};
 
 use super::duration_text;
+use super::props::Props;
 
 /// The key in `props` of the kind of handoff between sidecars.
 pub const HANDOFF_PROPERTY: &str = "sidekeeper.handoff";
@@ -60,30 +61,21 @@ pub struct HandoffPolicy {
 
 /// The policy of a configuration, and the problems of values that are ignored.
 pub fn of(configuration: &JobConfiguration) -> (HandoffPolicy, Vec<String>) {
-    let mut problems = Vec::new();
-    let mut readable = |key: &str| {
-        let text = configuration.props.get(key)?;
-        match check(key, text) {
-            Ok(()) => Some(text.clone()),
-            Err(allowed) => {
-                problems.push(format!("props `{key}` is `{text}` and is ignored; allowed is {allowed}"));
-                None
-            }
-        }
-    };
-    let continuous = readable(OWNERSHIP_PROPERTY).as_deref() == Some("continuous");
-    let handoff = match readable(HANDOFF_PROPERTY).as_deref() {
+    let mut props = Props::of(configuration, check);
+    let continuous = props.get(OWNERSHIP_PROPERTY) == Some("continuous");
+    let handoff = match props.get(HANDOFF_PROPERTY) {
         Some("off") => Handoff::Off,
         Some("drained") => Handoff::Drained,
         // Only an acknowledgement shows that the application has stopped its work on an item.
         _ if continuous => Handoff::Drained,
         _ => Handoff::Finished,
     };
-    let deadline = readable(DEADLINE_PROPERTY).and_then(|text| duration_text::parse(&text, DEADLINE_ALLOWED));
-    let item_labels = readable(ITEM_LABELS_PROPERTY).and_then(|text| labels(&text)).unwrap_or_default();
+    let deadline = props.get(DEADLINE_PROPERTY).and_then(|text| duration_text::parse(text, DEADLINE_ALLOWED));
+    let item_labels = props.get(ITEM_LABELS_PROPERTY).and_then(labels).unwrap_or_default();
     let deadline = deadline.unwrap_or(DEADLINE_DEFAULT);
-    let settling = readable(SETTLING_PROPERTY).and_then(|text| duration_text::parse(&text, SETTLING_ALLOWED));
+    let settling = props.get(SETTLING_PROPERTY).and_then(|text| duration_text::parse(text, SETTLING_ALLOWED));
     let settling = settling.unwrap_or(SETTLING_DEFAULT);
+    let mut problems = props.problems;
     if continuous && configuration.cron.as_deref().is_some_and(|cron| !cron.is_empty()) {
         problems.push(format!(
             "props `{OWNERSHIP_PROPERTY}` is `continuous`, so `cron` is ignored: nothing is executed at its times"

@@ -7,6 +7,7 @@ use crate::tree::Path;
 
 use super::duration_text;
 use super::lock::{LockPaths, NAME_BYTES_MAX};
+use super::props::ignored;
 
 /// The key in `props` of the lock that executions hold.
 pub const LOCK_PROPERTY: &str = "sidekeeper.item-lock";
@@ -70,9 +71,7 @@ pub fn of(
     if let Some(text) = configuration.props.get(TIMEOUT_PROPERTY) {
         match read_timeout(text) {
             Some(timeout) => limit = Some(timeout),
-            None => problems.push(format!(
-                "props `{TIMEOUT_PROPERTY}` is `{text}` and is ignored; allowed is {TIMEOUT_ALLOWED}"
-            )),
+            None => problems.push(ignored(TIMEOUT_PROPERTY, text, TIMEOUT_ALLOWED)),
         }
     }
     (name.map(|name| ItemLock { name, limit }), problems)

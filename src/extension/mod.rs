@@ -21,7 +21,7 @@
 //! | `fleet/notes/item-{item}`, `fleet/notes/server-{address}`, persistent | who has disabled the item or the server, why, and until when: `by uid 1000`, `reason disk full`, `until 2026-11-28T12:00:00Z` ([`note`]) |
 //!
 //! The nodes of sticky locks are in [`sticky`]. `@-@restored` beside the jobs' folders is explained in [`restored`],
-//! `@-@housekeeper` in [`remove_finished`].
+//! `@-@housekeeper` in [`removal`].
 //!
 //! A reader skips content that it does not know, so that a later version may write more.
 
@@ -41,12 +41,12 @@ pub mod path;
 pub mod profile;
 pub mod properties;
 pub mod reattach_grace;
-pub mod remove_finished;
+pub mod removal;
 pub mod rendezvous;
 pub mod request_record;
 pub mod restored;
-pub mod stale_servers;
 pub mod sticky;
 pub mod strategy;
 
 mod duration_text;
+mod props;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::job::JobConfiguration;
 
 use super::duration_text;
+use super::props::Props;
 
 /// The key in `props` that switches the once-listener on.
 pub const ENABLED_PROPERTY: &str = "sidekeeper.once-listener";
@@ -35,22 +36,18 @@ pub struct OnceListener {
 
 /// The listener of a configuration, and the problems of values that are ignored.
 pub fn of(configuration: &JobConfiguration) -> (Option<OnceListener>, Vec<String>) {
-    let mut problems = Vec::new();
+    let mut props = Props::of(configuration, check);
     let mut listener = OnceListener { started_timeout: TIMEOUT_DEFAULT, completed_timeout: TIMEOUT_DEFAULT };
     let mut enabled = false;
     for key in [ENABLED_PROPERTY, STARTED_PROPERTY, COMPLETED_PROPERTY] {
-        let Some(text) = configuration.props.get(key) else { continue };
-        if let Err(allowed) = check(key, text) {
-            problems.push(format!("props `{key}` is `{text}` and is ignored; allowed is {allowed}"));
-            continue;
-        }
+        let Some(text) = props.get(key) else { continue };
         match key {
             STARTED_PROPERTY => listener.started_timeout = timeout(text).unwrap_or(TIMEOUT_DEFAULT),
             COMPLETED_PROPERTY => listener.completed_timeout = timeout(text).unwrap_or(TIMEOUT_DEFAULT),
             _ => enabled = text == "true",
         }
     }
-    (enabled.then_some(listener), problems)
+    (enabled.then_some(listener), props.problems)
 }
 
 /// Checks the value of one of the properties. The error names the allowed values.

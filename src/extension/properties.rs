@@ -3,10 +3,7 @@
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::extension::strategy::STRATEGY_PROPERTY;
-use crate::extension::{
-    execution_policy, handoff_policy, item_lock, once_listener, reattach_grace, remove_finished,
-    stale_servers,
-};
+use crate::extension::{execution_policy, handoff_policy, item_lock, once_listener, reattach_grace, removal};
 use crate::job::ShardingStrategy;
 
 /// The beginning of these keys.
@@ -32,10 +29,10 @@ const PROPERTIES: [&str; 22] = [
     reattach_grace::PROPERTY,
     item_lock::LOCK_PROPERTY,
     item_lock::TIMEOUT_PROPERTY,
-    stale_servers::AFTER_PROPERTY,
-    stale_servers::BESIDE_JAVA_PROPERTY,
-    remove_finished::AFTER_PROPERTY,
-    remove_finished::BESIDE_JAVA_PROPERTY,
+    removal::STALE_SERVERS.after,
+    removal::STALE_SERVERS.beside_java,
+    removal::FINISHED_JOBS.after,
+    removal::FINISHED_JOBS.beside_java,
 ];
 
 /// Whether a key of `props` is one of Sidekeeper's.
@@ -62,8 +59,7 @@ pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
             .and_then(|()| handoff_policy::check(key, value))
             .and_then(|()| reattach_grace::check(key, value))
             .and_then(|()| item_lock::check(key, value))
-            .and_then(|()| stale_servers::check(key, value))
-            .and_then(|()| remove_finished::check(key, value)),
+            .and_then(|()| removal::check(key, value)),
     };
     checked.map_err(|allowed| FieldError::new(&format!("props[{}]", Excerpt::of(key)), value, allowed))
 }

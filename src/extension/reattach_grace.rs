@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::job::JobConfiguration;
 
 use super::duration_text;
+use super::props::ignored;
 
 /// The key in `props` of this time.
 pub const PROPERTY: &str = "sidekeeper.grace";
@@ -21,10 +22,7 @@ pub fn of(configuration: &JobConfiguration) -> (Duration, Option<String>) {
     let Some(text) = configuration.props.get(PROPERTY) else { return (Duration::ZERO, None) };
     match read(text) {
         Some(grace) => (grace, None),
-        None => {
-            let problem = format!("props `{PROPERTY}` is `{text}` and is ignored; allowed is {ALLOWED}");
-            (Duration::ZERO, Some(problem))
-        }
+        None => (Duration::ZERO, Some(ignored(PROPERTY, text, ALLOWED))),
     }
 }
 

@@ -26,7 +26,7 @@ use crate::coordination::time::Now;
 use crate::elasticjob::path::{JobPaths, Place};
 use crate::extension::ledger_entry::LedgerNodes;
 use crate::extension::path::ExtensionPaths;
-use crate::extension::remove_finished::RemoveFinished;
+use crate::extension::removal::Removal;
 use crate::job::Item;
 use crate::tree::{Node, NodeKind, Operation, Transaction, WatchEvent};
 
@@ -126,7 +126,7 @@ impl Job<'_> {
         let view = &picture.nodes;
         let ConfigView::Valid(configuration) = view.config() else { return None };
         let settings = Settings::compile(configuration.clone(), None);
-        let RemoveFinished { after, beside_java } = settings.remove_finished?;
+        let Removal { after, beside_java } = settings.remove_finished?;
         if !settings.configuration.monitor_execution || settings.handoff.continuous {
             return None;
         }

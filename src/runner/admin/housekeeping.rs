@@ -12,7 +12,7 @@ use tracing::{debug, info};
 use crate::coordination::admin::finished::{Job, Step};
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
-use crate::extension::remove_finished::{housekeeper, may_ask};
+use crate::extension::removal::{housekeeper, may_ask};
 use crate::job::JobName;
 use crate::registry::Session;
 use crate::runner::admin::Namespace;

@@ -19,7 +19,7 @@ use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::picture::nodes::ServerStatus;
-use crate::extension::stale_servers::StaleServers as Policy;
+use crate::extension::removal::Removal;
 use crate::tree::{Operation, Transaction};
 
 /// The most servers that one transaction removes.
@@ -90,7 +90,7 @@ impl StaleServers {
 }
 
 /// Whether this instance may remove servers now.
-fn may_remove(cx: &Context, policy: Policy) -> bool {
+fn may_remove(cx: &Context, policy: Removal) -> bool {
     let leads = cx.phase == Phase::Active && cx.is_connected() && cx.is_registered() && cx.is_leader();
     leads && (policy.beside_java || !cx.has_java_peers())
 }

@@ -13,8 +13,7 @@ use crate::extension::execution_policy::{self, ExecutionPolicy};
 use crate::extension::handoff_policy::{self, HandoffPolicy};
 use crate::extension::item_lock::{self, ItemLock};
 use crate::extension::once_listener::{self, OnceListener};
-use crate::extension::remove_finished::{self, RemoveFinished};
-use crate::extension::stale_servers::{self, StaleServers};
+use crate::extension::removal::{self, FINISHED_JOBS, Removal, STALE_SERVERS};
 use crate::extension::{properties, reattach_grace, strategy};
 use crate::findings::problem::{Problem, ProblemCode};
 use crate::job::{Item, JobConfiguration, ShardingStrategy};
@@ -78,9 +77,9 @@ pub struct Settings {
     /// The locks that executions hold. `None`: none.
     pub item_lock: Option<ItemLock>,
     /// When servers without instances are removed. `None`: never.
-    pub stale_servers: Option<StaleServers>,
+    pub stale_servers: Option<Removal>,
     /// When the finished job is removed. `None`: never.
-    pub remove_finished: Option<RemoveFinished>,
+    pub remove_finished: Option<Removal>,
     /// The problems of the configuration, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -116,9 +115,9 @@ impl Settings {
         problems.extend(wrong);
         let (item_lock, wrong) = item_lock::of(&configuration, policy.timeout);
         problems.extend(wrong);
-        let (stale_servers, wrong) = stale_servers::of(&configuration);
+        let (stale_servers, wrong) = removal::of(&configuration, STALE_SERVERS);
         problems.extend(wrong);
-        let (remove_finished, wrong) = remove_finished::of(&configuration);
+        let (remove_finished, wrong) = removal::of(&configuration, FINISHED_JOBS);
         problems.extend(wrong);
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
