@@ -1,5 +1,6 @@
 //! `disable` and `enable`: items and servers of a job.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -130,7 +131,8 @@ async fn carry_out(
 ) -> Result<ExitCode, Failure> {
     found
         .each(async |job, servers| {
-            let done = service.switch(&job, &args.what.items, &servers, switch, why).await?;
+            let wish = args.what.wish(servers, switch);
+            let done = service.switch(&job, &wish, why).await?;
             if let Some(until) = why.until.filter(|_| !done.ends_by_itself) {
                 let job = printable(job.as_str());
                 // A command that cannot tell a person has still done its work.
@@ -163,24 +165,11 @@ fn to_message(until: Timestamp) -> prost_types::Timestamp {
 }
 
 impl Service {
-    /// Disables or enables items, or if there are none servers: these, or all.
-    async fn switch(
-        &mut self,
-        job: &JobName,
-        items: &[u32],
-        servers: &[Ipv4Addr],
-        switch: Switch,
-        why: &Why,
-    ) -> Result<Done, Failure> {
+    /// Disables or enables items or servers.
+    async fn switch(&mut self, job: &JobName, wish: &Wish, why: &Why) -> Result<Done, Failure> {
         match self {
-            Self::Sidecar(client) => ask(client, job, items, servers, switch, why).await,
-            Self::Registry(registry) => {
-                let wish = match items.is_empty() {
-                    true => Wish::Servers(servers.iter().copied().collect(), switch),
-                    false => Wish::Items(items.iter().copied().map(Item).collect(), switch),
-                };
-                switch_in(registry, job, &wish, why).await
-            }
+            Self::Sidecar(client) => ask(client, job, wish, why).await,
+            Self::Registry(registry) => switch_in(registry, job, wish, why).await,
         }
     }
 }
@@ -188,38 +177,39 @@ impl Service {
 async fn ask(
     client: &mut JobServiceClient<Channel>,
     job: &JobName,
-    items: &[u32],
-    servers: &[Ipv4Addr],
-    switch: Switch,
+    wish: &Wish,
     why: &Why,
 ) -> Result<Done, Failure> {
-    let (job_name, items) = (job.to_string(), items.to_vec());
-    let server_ips = servers.iter().map(ToString::to_string).collect();
+    let job_name = job.to_string();
+    let numbers = |items: &BTreeSet<Item>| items.iter().map(|item| item.0).collect();
+    let addresses = |servers: &BTreeSet<Ipv4Addr>| servers.iter().map(ToString::to_string).collect();
     let (reason, until) = (why.reason.clone(), why.until.map(to_message));
-    let done = match (items.is_empty(), switch) {
-        (true, Switch::Disabled) => {
+    let done = match wish {
+        Wish::Servers(servers, Switch::Disabled) => {
+            let server_ips = addresses(servers);
             let request = timed(DisableServersRequest { job_name, server_ips, reason, until })?;
             client.disable_servers(request).await.map(|answer| {
                 let DisableServersResponse { changed_server_ips, ends_by_itself } = answer.into_inner();
                 Done { changed: Changed::Servers(changed_server_ips), ends_by_itself }
             })
         }
-        (true, Switch::Enabled) => {
-            let request = timed(EnableServersRequest { job_name, server_ips })?;
+        Wish::Servers(servers, Switch::Enabled) => {
+            let request = timed(EnableServersRequest { job_name, server_ips: addresses(servers) })?;
             client.enable_servers(request).await.map(|answer| {
                 let changed = Changed::Servers(answer.into_inner().changed_server_ips);
                 Done { changed, ends_by_itself: false }
             })
         }
-        (false, Switch::Disabled) => {
+        Wish::Items(items, Switch::Disabled) => {
+            let items = numbers(items);
             let request = timed(DisableItemsRequest { job_name, items, reason, until })?;
             client.disable_items(request).await.map(|answer| {
                 let DisableItemsResponse { changed_items, ends_by_itself } = answer.into_inner();
                 Done { changed: Changed::Items(changed_items), ends_by_itself }
             })
         }
-        (false, Switch::Enabled) => {
-            let request = timed(EnableItemsRequest { job_name, items })?;
+        Wish::Items(items, Switch::Enabled) => {
+            let request = timed(EnableItemsRequest { job_name, items: numbers(items) })?;
             client.enable_items(request).await.map(|answer| {
                 let changed = Changed::Items(answer.into_inner().changed_items);
                 Done { changed, ends_by_itself: false }
@@ -249,6 +239,14 @@ impl What {
     /// The jobs to change.
     async fn of(&self, job: &EveryJob, service: &mut Service) -> Result<Found, Failure> {
         job.with(service, &self.servers, !self.items.is_empty() || self.all_servers).await
+    }
+
+    /// The items, or if there are none these servers of one job: none are all.
+    fn wish(&self, servers: Vec<Ipv4Addr>, switch: Switch) -> Wish {
+        match self.items.is_empty() {
+            true => Wish::Servers(servers.into_iter().collect(), switch),
+            false => Wish::Items(self.items.iter().copied().map(Item).collect(), switch),
+        }
     }
 
     fn server_ips(&self) -> Vec<String> {

@@ -68,33 +68,43 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
     Context::new().with_remote_span_context(context)
 }
 
-/// The first execution of an item for a fire, which retries and failovers of the item come from: the same on each sidecar.
-pub fn first_execution(namespace: &str, job: &str, instant: Timestamp, item: Item) -> Traced {
-    let fire = fire_context(namespace, job, instant);
-    let trace = fire.span().span_context().trace_id();
-    let mut hash = Sha256::new();
-    hash.update(FIRST_EXECUTION);
-    hash.update(trace.to_bytes());
-    hash.update(item.0.to_be_bytes());
-    let hash: [u8; 32] = hash.finalize().into();
-    let (span, _) = hash.split_at(8);
-    let span = SpanId::from_bytes(span.try_into().unwrap_or_default());
-    Traced(SpanContext::new(trace, span, TraceFlags::SAMPLED, true, TraceState::NONE))
+/// The part of a fire at one instance.
+#[derive(Debug, Clone)]
+pub struct Fire {
+    /// Its span. The executions are its children.
+    pub span: Span,
+    trace: TraceId,
 }
 
-/// A span for the part of a fire at one instance. The executions are its children.
-pub fn fire_span(namespace: &str, job: &str, instant: Timestamp) -> Span {
-    let span = tracing::info_span!(
-        target: FIRE_SPANS,
-        parent: None,
-        "fire",
-        job.name = job,
-        faas.trigger = "timer",
-        faas.time = %instant,
-    );
-    // Fails only if nothing is exported.
-    let _ = span.set_parent(fire_context(namespace, job, instant));
-    span
+impl Fire {
+    /// Starts the span of a fire.
+    pub fn begin(namespace: &str, job: &str, instant: Timestamp) -> Self {
+        let span = tracing::info_span!(
+            target: FIRE_SPANS,
+            parent: None,
+            "fire",
+            job.name = job,
+            faas.trigger = "timer",
+            faas.time = %instant,
+        );
+        let context = fire_context(namespace, job, instant);
+        let trace = context.span().span_context().trace_id();
+        // Fails only if nothing is exported.
+        let _ = span.set_parent(context);
+        Self { span, trace }
+    }
+
+    /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar.
+    pub fn first_execution(&self, item: Item) -> Traced {
+        let mut hash = Sha256::new();
+        hash.update(FIRST_EXECUTION);
+        hash.update(self.trace.to_bytes());
+        hash.update(item.0.to_be_bytes());
+        let hash: [u8; 32] = hash.finalize().into();
+        let (span, _) = hash.split_at(8);
+        let span = SpanId::from_bytes(span.try_into().unwrap_or_default());
+        Traced(SpanContext::new(self.trace, span, TraceFlags::SAMPLED, true, TraceState::NONE))
+    }
 }
 
 /// The ids of a span.

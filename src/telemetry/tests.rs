@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status};
 use tracing::Span;
 use tracing::span::{Attributes, Id};
 
-use super::spans::{Traced, fire_context, fire_span, first_execution};
+use super::spans::{Fire, Traced, fire_context};
 use super::*;
 use crate::config::{Flags, Sources, load};
 use crate::job::Item;
@@ -100,7 +100,7 @@ fn the_spans_of_a_fire_are_in_its_trace() {
     let spans = collect(|| {
         // A span that lasts as long as an instance is no part of it.
         tracing::info_span!("job").in_scope(|| {
-            let fire = fire_span("/billing", "settlement", instant);
+            let Fire { span: fire, .. } = Fire::begin("/billing", "settlement", instant);
             let execution = tracing::info_span!(parent: &fire, "execution");
             execution.in_scope(|| {
                 let (traceparent, _) = current_trace_context().unwrap();
@@ -119,7 +119,8 @@ fn the_spans_of_a_fire_are_in_its_trace() {
 #[test]
 fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
     let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
-    let first = |job: &str, item: u32| first_execution("/billing", job, instant, Item(item)).headers().0;
+    let first =
+        |job: &str, item: u32| Fire::begin("/billing", job, instant).first_execution(Item(item)).headers().0;
     // Never changed: sidecars of all versions compute it.
     assert_eq!(first("settlement", 3), "00-d386cfd9e5d126d8664436bb2a751b25-1ba3fe9ac523788c-01");
     assert_ne!(first("settlement", 4), first("settlement", 3));
@@ -129,16 +130,16 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
 #[test]
 fn a_computed_id_is_for_one_span_alone() {
     let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
-    let first = first_execution("/billing", "settlement", instant, Item(3));
+    let first = Fire::begin("/billing", "settlement", instant).first_execution(Item(3));
     let spans = collect(|| {
-        let fire = fire_span("/billing", "settlement", instant);
-        let span = tracing::info_span!(parent: &fire, "execution");
+        let fire = Fire::begin("/billing", "settlement", instant);
+        let span = tracing::info_span!(parent: &fire.span, "execution");
         let begun = Traced::begin_as(&span, &first).unwrap();
         assert_eq!(begun.headers(), first.headers());
         // It is started already.
-        let again = Traced::begin_as(&span, &first_execution("/billing", "settlement", instant, Item(4)));
+        let again = Traced::begin_as(&span, &fire.first_execution(Item(4)));
         assert_eq!(again.unwrap().headers(), first.headers());
-        let other = tracing::info_span!(parent: &fire, "other");
+        let other = tracing::info_span!(parent: &fire.span, "other");
         assert_eq!(begun.sampled_trace().as_deref(), Some("d386cfd9e5d126d8664436bb2a751b25"));
         assert!(Traced::begin(&other).unwrap().headers() != first.headers());
     });
@@ -159,7 +160,7 @@ fn a_span_that_is_not_sampled_leads_to_no_trace() {
 #[test]
 fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
     let spans = collect(|| {
-        fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH).in_scope(|| {});
+        Fire::begin("/billing", "settlement", Timestamp::UNIX_EPOCH).span.in_scope(|| {});
     });
     let mut names: Vec<_> = spans[0].attributes.iter().map(|attribute| attribute.key.as_str()).collect();
     names.sort_unstable();
@@ -182,7 +183,7 @@ fn logs_keep_no_fields_of_the_spans_of_a_fire() {
     tracing::subscriber::with_default(Registry::default().with(kept.clone().with_filter(logged())), || {
         drop(tracing::info_span!("job"));
         assert_eq!(kept.0.load(Ordering::Relaxed), 1);
-        drop(fire_span("/billing", "settlement", Timestamp::UNIX_EPOCH));
+        drop(Fire::begin("/billing", "settlement", Timestamp::UNIX_EPOCH));
     });
     assert_eq!(kept.0.load(Ordering::Relaxed), 1);
 }

@@ -13,7 +13,7 @@ use tracing::Span;
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::Source;
 use crate::job::{InstanceId, Item, JobName};
-use crate::telemetry::spans::{FIRE_SPANS, Traced, fire_span, first_execution};
+use crate::telemetry::spans::{FIRE_SPANS, Fire, Traced};
 use crate::tree::Path;
 
 /// The spans of one participant.
@@ -21,8 +21,8 @@ pub(super) struct Spans {
     namespace: String,
     job: JobName,
     instance: InstanceId,
-    /// The span of the latest fire, for its executions.
-    fire: Option<(Timestamp, Span)>,
+    /// The latest fire, for its executions.
+    fire: Option<(Timestamp, Fire)>,
     /// The executions without a report, by their ids.
     open: BTreeMap<String, (Span, Option<Traced>)>,
     /// The latest execution of each item, unless it has succeeded.
@@ -46,9 +46,10 @@ impl Spans {
         if let Some((_, traced)) = self.open.get(&execute.execution_id) {
             return traced.clone();
         }
+        let fire = self.fire(execute.scheduled);
         let span = tracing::info_span!(
             target: FIRE_SPANS,
-            parent: &self.fire(execute.scheduled),
+            parent: &fire.span,
             "execution",
             job.name = %self.job,
             item = %execute.item,
@@ -58,7 +59,7 @@ impl Spans {
             source = ?execute.source,
             fencing.token = execute.token.0,
         );
-        let first = first_execution(&self.namespace, self.job.as_str(), execute.scheduled, execute.item);
+        let first = fire.first_execution(execute.item);
         let before = self.latest.remove(&execute.item);
         let traced = if is_first(execute) {
             Traced::begin_as(&span, &first)
@@ -87,13 +88,13 @@ impl Spans {
         if has_succeeded { self.latest.remove(&item) } else { self.latest.get(&item).cloned() }
     }
 
-    fn fire(&mut self, scheduled: Timestamp) -> Span {
+    fn fire(&mut self, scheduled: Timestamp) -> Fire {
         match &self.fire {
-            Some((instant, span)) if *instant == scheduled => span.clone(),
+            Some((instant, fire)) if *instant == scheduled => fire.clone(),
             Some(_) | None => {
-                let span = fire_span(&self.namespace, self.job.as_str(), scheduled);
-                self.fire = Some((scheduled, span.clone()));
-                span
+                let fire = Fire::begin(&self.namespace, self.job.as_str(), scheduled);
+                self.fire = Some((scheduled, fire.clone()));
+                fire
             }
         }
     }
