@@ -5,17 +5,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::admin::cancel_fleet::{CancelRefusal, Concerned, check, concerned};
-use crate::coordination::job::picture::Picture;
-use crate::elasticjob::path::JobPaths;
 use crate::extension::cancel_wish::FleetCancel;
 use crate::extension::path::ExtensionPaths;
 use crate::extension::request_record::RequestId;
 use crate::job::{Item, JobName};
 use crate::runner::admin::Namespace;
-use crate::runner::nodes::snapshot;
 use crate::runner::requests;
 use crate::runner::shared::Shared;
-use crate::tree::{Error, NodeKind, Operation, OperationResult, WatchEvent};
+use crate::tree::{Error, NodeKind, Operation, OperationResult};
 
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -121,11 +118,15 @@ async fn cancel_at_once(
     let path = fleet.cancel(id);
     let content = FleetCancel::write(items);
     let known = session.get(&path).await.map_err(failed)?;
+    let read = async || {
+        let picture = namespace.picture(job).await.map_err(failed)?;
+        picture.ok_or_else(|| FleetCancelError::Unknown(job.clone()))
+    };
     let mut before = None;
     let cancel = match known {
         Some(node) => node,
         None => {
-            let picture = read(namespace, job, id).await?;
+            let picture = read().await?;
             check(before.insert(picture), items).map_err(|refusal| match refusal {
                 CancelRefusal::NotConfigured => FleetCancelError::NotConfigured(job.clone()),
                 CancelRefusal::NotMonitored => FleetCancelError::NotMonitored(job.clone()),
@@ -158,27 +159,10 @@ async fn cancel_at_once(
     if *cancel.data != *content.as_bytes() {
         return Err(FleetCancelError::OtherRequest { job: job.clone(), id: id.clone() });
     }
-    let after = read(namespace, job, id).await?;
+    let after = read().await?;
     let pictures: Vec<_> = before.iter().chain([&after]).collect();
     let concerned = concerned(&pictures, items, cancel.stat.created.into());
     let count = concerned.len();
     tracing::info!(job.name = %job, %id, count, "executions of the whole fleet cancelled by an operator");
     Ok(concerned)
-}
-
-/// The nodes of the job, and those that its sidecars publish. An instance publishes its profile when it registers, so the profiles are read last:
-/// each instance among the nodes has one then, or has left.
-async fn read(namespace: Namespace<'_>, job: &JobName, id: &RequestId) -> Result<Picture, FleetCancelError> {
-    let Namespace { session, root, clock } = namespace;
-    let failed = |error| FleetCancelError::Failed { job: job.clone(), id: id.clone(), error };
-    let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
-    let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
-    if nodes.is_empty() {
-        return Err(FleetCancelError::Unknown(job.clone()));
-    }
-    let mut picture = Picture::unknown(&paths, &own_paths);
-    picture.apply_nodes(WatchEvent::Snapshot(nodes), clock.now());
-    let fleet = snapshot::read(&**session, own_paths.fleet().root()).await.map_err(failed)?;
-    picture.apply_fleet(WatchEvent::Snapshot(fleet));
-    Ok(picture)
 }

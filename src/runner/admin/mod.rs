@@ -28,9 +28,14 @@ pub mod watch_jobs;
 
 use std::sync::Arc;
 
+use crate::coordination::job::picture::Picture;
+use crate::elasticjob::path::JobPaths;
+use crate::extension::path::ExtensionPaths;
+use crate::job::JobName;
 use crate::registry::Session;
 use crate::runner::clock::Clock;
-use crate::tree::Path;
+use crate::runner::nodes::snapshot;
+use crate::tree::{Error, Path, WatchEvent};
 
 /// The jobs of a namespace, as a session reaches them: a sidecar's, or that of a command.
 #[derive(Clone, Copy)]
@@ -41,4 +46,24 @@ pub struct Namespace<'a> {
     pub root: &'a Path,
     /// The clock.
     pub clock: &'a Clock,
+}
+
+impl Namespace<'_> {
+    /// The nodes of a job, and those that its sidecars publish. `None`: the registry has no nodes of the job.
+    ///
+    /// An instance publishes its profile when it registers, so the profiles are read last: each instance among the nodes has one then, or has
+    /// left.
+    async fn picture(self, job: &JobName) -> Result<Option<Picture>, Error> {
+        let Self { session, root, clock } = self;
+        let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
+        let nodes = snapshot::read(&**session, paths.root()).await?;
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let mut picture = Picture::unknown(&paths, &own_paths);
+        picture.apply_nodes(WatchEvent::Snapshot(nodes), clock.now());
+        let fleet = snapshot::read(&**session, own_paths.fleet().root()).await?;
+        picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        Ok(Some(picture))
+    }
 }

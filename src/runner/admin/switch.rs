@@ -6,15 +6,13 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::coordination::admin::switch::{SwitchRefusal, Wish, plan};
-use crate::coordination::job::picture::Picture;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::note::Note;
 use crate::extension::path::ExtensionPaths;
 use crate::job::{Item, JobName};
 use crate::runner::admin::Namespace;
-use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
-use crate::tree::{Error, NodeKind, WatchEvent};
+use crate::tree::{Error, NodeKind};
 
 /// Attempts in a row that fail because nodes have changed.
 const ATTEMPTS_MAX: u32 = 5;
@@ -138,7 +136,7 @@ async fn switch_at_once(
     wish: &Wish,
     note: &Note,
 ) -> Result<Switched, SwitchError> {
-    let Namespace { session, root, clock } = namespace;
+    let Namespace { session, root, .. } = namespace;
     if let Some(obstacle) = session.obstacle() {
         return Err(SwitchError::Unwritable { job: job.clone(), obstacle });
     }
@@ -147,14 +145,8 @@ async fn switch_at_once(
     let mut switched = Switched::default();
     let mut attempt = 0;
     loop {
-        let nodes = snapshot::read(&**session, paths.root()).await.map_err(failed)?;
-        if nodes.is_empty() {
-            return Err(SwitchError::Unknown(job.clone()));
-        }
-        let fleet = snapshot::read(&**session, own_paths.fleet().root()).await.map_err(failed)?;
-        let mut picture = Picture::unknown(&paths, &own_paths);
-        picture.apply_nodes(WatchEvent::Snapshot(nodes), clock.now());
-        picture.apply_fleet(WatchEvent::Snapshot(fleet));
+        let picture = namespace.picture(job).await.map_err(failed)?;
+        let picture = picture.ok_or_else(|| SwitchError::Unknown(job.clone()))?;
         let plan = plan(&paths, &picture, wish, note).map_err(|refusal| match refusal {
             SwitchRefusal::NotConfigured => SwitchError::NotConfigured(job.clone()),
             SwitchRefusal::NoItem(item, total) => SwitchError::NoItem { job: job.clone(), item, total },

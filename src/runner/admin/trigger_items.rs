@@ -5,17 +5,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::admin::trigger_items::{ItemPlan, ItemRefusal, ItemWish, WAITING_MAX, plan_items};
-use crate::coordination::job::picture::Picture;
-use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
 use crate::extension::request_record::{RequestId, RequestRecord, TriggerRecord};
 use crate::job::{InstanceId, Item, JobName};
 use crate::registry::Session;
+use crate::runner::admin::Namespace;
 use crate::runner::admin::trigger_job::TriggerError;
-use crate::runner::nodes::snapshot;
 use crate::runner::requests;
 use crate::runner::shared::Shared;
-use crate::tree::{Error, NodeKind, WatchEvent};
+use crate::tree::{Error, NodeKind};
 
 /// How long the registry may take: it waits while the session is suspended.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -126,7 +124,9 @@ async fn trigger_at_once(
     if let Some(items) = before(&*session, &own_paths, job, wish, id).await? {
         return Ok(items);
     }
-    let picture = read(&*session, shared, job).await.map_err(unread)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let picture = namespace.picture(job).await.map_err(unread)?;
+    let picture = picture.ok_or_else(|| TriggerError::NotConfigured(job.clone()))?;
     let ItemPlan { transaction, items } =
         plan_items(&own_paths, &picture, wish, id).map_err(|refusal| of_refusal(job, refusal))?;
     requests::make_room(&*session, &own_paths).await.map_err(unwritten)?;
@@ -184,17 +184,4 @@ fn of_refusal(job: &JobName, refusal: ItemRefusal) -> ItemTriggerError {
         ItemRefusal::TooManyWait => ItemTriggerError::TooManyWait(job),
         ItemRefusal::TooLarge => ItemTriggerError::TooLarge(job),
     }
-}
-
-/// The nodes of the job, and those that its sidecars publish. The profiles are read last: each instance among the nodes has published one then,
-/// or has left.
-async fn read(session: &dyn Session, shared: &Shared, job: &JobName) -> Result<Picture, Error> {
-    let paths = JobPaths::new(&shared.namespace, job);
-    let own_paths = ExtensionPaths::new(&shared.namespace, job);
-    let mut picture = Picture::unknown(&paths, &own_paths);
-    let nodes = snapshot::read(session, paths.root()).await?;
-    picture.apply_nodes(WatchEvent::Snapshot(nodes), shared.clock.now());
-    let fleet = snapshot::read(session, own_paths.fleet().root()).await?;
-    picture.apply_fleet(WatchEvent::Snapshot(fleet));
-    Ok(picture)
 }
