@@ -1,6 +1,7 @@
 //! Every parser of bytes from outside: nodes of the registry, files, requests, settings. None may panic, and what is written has to be
 //! read again as the same.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,8 +11,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 use sidekeeper::api::convert;
 use sidekeeper::config::{self, Sources};
+use sidekeeper::coordination::admin::backup::Roots;
+use sidekeeper::coordination::admin::backup::file::Backup;
+use sidekeeper::coordination::admin::backup::restore::Plan;
+use sidekeeper::coordination::admin::finished;
 use sidekeeper::coordination::admin::status::JobStatus;
 use sidekeeper::coordination::job::picture::Picture;
 use sidekeeper::coordination::job::picture::settings::{Settings, checks};
@@ -21,7 +27,8 @@ use sidekeeper::elasticjob::validate::validate;
 use sidekeeper::elasticjob::{config_yaml, dump, instance_yaml, item_parameters, redaction, task_id};
 use sidekeeper::extension::path::ExtensionPaths;
 use sidekeeper::extension::{
-    checkpoint, handoff_plan, ledger_entry, lock, name_record, profile, properties, sticky,
+    cancel_wish, checkpoint, handoff_plan, item_trigger, ledger_entry, lock, name_record, note, profile,
+    properties, removal, request_record, restored, sticky,
 };
 use sidekeeper::job::{InstanceId, InstanceName, JobName};
 use sidekeeper::listen::token_set::TokenSet;
@@ -30,7 +37,7 @@ use sidekeeper::proto;
 use sidekeeper::quartz::{self, Expression};
 use sidekeeper::registry::zookeeper::{self, Acl, CredentialFiles, ZooKeeper};
 use sidekeeper::runner::state_file::contents::{self, Place};
-use sidekeeper::tree::{Node, Path, Stat, WatchEvent, Zxid};
+use sidekeeper::tree::{Node, Operation, Path, Stat, WatchEvent, Zxid};
 
 /// Takes one input. Panics if the parser is wrong.
 pub(crate) type Target = fn(&[u8]);
@@ -38,6 +45,7 @@ pub(crate) type Target = fn(&[u8]);
 /// All parsers.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("attach_request", attach_request),
+    ("backup_file", backup_file),
     ("config_file", config_file),
     ("cron", cron),
     ("dump_request", dump_request),
@@ -137,9 +145,13 @@ fn job_nodes(data: &[u8]) {
         }
     }
     let _ = dump::text(paths.root(), &nodes);
+    let (as_read, own_as_read) = (nodes.clone(), fleet.clone());
     let moment = Now { wall: now(), mono: Duration::from_secs(1) };
     picture.apply_nodes(WatchEvent::Snapshot(nodes), moment);
     picture.apply_fleet(WatchEvent::Snapshot(fleet));
+    let _ = removal::may_ask(data);
+    let job = finished::Job { paths: &paths, own_paths: &own, nodes: as_read, own: own_as_read };
+    let _ = job.next_step(NOW_MS, None, moment);
     let mut settings = None;
     let _ = JobStatus::of(&picture.nodes, &picture.fleet, &mut settings, &paths.config(), now());
 }
@@ -166,10 +178,47 @@ fn own_records(data: &[u8]) {
     let _ = handoff_plan::HandoffPlan::read(data, stat());
     let _ = ledger_entry::LedgerEntry::read(data);
     let _ = lock::HandOver::read(data);
+    let _ = request_record::RequestRecord::read(data);
+    let _ = cancel_wish::FleetCancel::read(data, stat());
+    let note = note::Note::read(data);
+    assert_eq!(note::Note::read(note.write().as_bytes()), note);
+    let trigger = item_trigger::ItemTrigger::read(data);
+    assert_eq!(item_trigger::ItemTrigger::read(trigger.write().as_bytes()), trigger);
+    let _ = restored::Restored::read(&Node { path: Path::root(), data: data.into(), stat: stat() });
     if let Some(node) = sticky::OwnerNode::read(data) {
         assert!(sticky::OwnerNode::read(node.write().as_bytes()).is_some());
     }
     let _ = sticky::Record::read(data, &stat());
+}
+
+/// The lines of a backup. The checksum is made to fit, because a person who changes a file can do so, too. A restore that is repeated has
+/// nothing to do.
+fn backup_file(data: &[u8]) {
+    let mut file = data.to_vec();
+    if file.last() != Some(&b'\n') {
+        file.push(b'\n');
+    }
+    let sum: String = Sha256::digest(&file).iter().map(|byte| format!("{byte:02x}")).collect();
+    file.extend(format!("{{\"end\":{{\"sha256\":\"{sum}\"}}}}\n").bytes());
+    let (Ok(backup), Ok(namespace)) = (Backup::read(&file), Path::parse("/ns")) else { return };
+    let _ = backup.jobs();
+    let roots = Roots { namespace: &namespace };
+    for saved in backup.nodes.chunk_by(|one, next| one.home == next.home) {
+        let mut plan = Plan::default();
+        plan.add(roots, saved, &[], None);
+        let _ = plan.etag();
+        let created = plan.steps.into_iter().filter_map(|step| match step {
+            Operation::Create { path, data, .. } => Some(Node { path, data, stat: stat() }),
+            Operation::Set { .. } | Operation::Delete { .. } | Operation::Check { .. } => None,
+        });
+        let mut again = Plan::default();
+        again.add(roots, saved, &created.collect::<Vec<_>>(), None);
+        let paths: BTreeSet<_> = saved.iter().map(|one| &one.path).collect();
+        // Of a node that is twice in the file, one has to win.
+        assert!(again.steps.is_empty() || paths.len() < saved.len(), "{:?}", again.steps);
+        let mut settled = Plan::default();
+        settled.add(roots, saved, &[], Some(now()));
+    }
 }
 
 /// Bytes that a process of this machine sends to the listener at which the client library greets this process.
