@@ -62,7 +62,7 @@ impl Note {
                 Some(("by", author)) => note = Self { author: Self::new(author, "").author, ..note },
                 Some(("reason", reason)) => note = Self { reason: Self::new("", reason).reason, ..note },
                 Some(("until", until)) => note = Self { until: until.parse().ok(), ..note },
-                Some(("in", zxid)) => disabled_in = i64::from_str_radix(zxid, 16).ok().map(Zxid),
+                Some(("in", zxid)) => disabled_in = read_transaction(zxid),
                 Some(_) | None => {}
             }
         }
@@ -77,6 +77,12 @@ impl Note {
         let disabled_in = disabled_in.map(|zxid| format!("in {:x}\n", zxid.0)).unwrap_or_default();
         format!("by {author}\n{reason}{until}{disabled_in}")
     }
+}
+
+/// A transaction's id in hexadecimal digits, without a sign.
+fn read_transaction(text: &str) -> Option<Zxid> {
+    let unsigned = u64::from_str_radix(text, 16).ok()?;
+    i64::try_from(unsigned).ok().map(Zxid)
 }
 
 #[cfg(test)]

@@ -184,3 +184,37 @@ def test_on_another_server_tokens_may_fall_until_an_operator_has_acted_and_a_reg
         assert JOB in command("jobs", *here).stdout
     finally:
         embedded.kill()
+
+
+def test_a_restore_that_is_killed_in_the_middle_is_finished_by_a_repetition(fleet: Fleet, tmp_path: Path) -> None:
+    client, jobs = fleet.tree.client, [f"job-{number:03}" for number in range(600)]
+    client.ensure_path(fleet.tree.namespace)
+    # So large that a restore needs several transactions.
+    for job in jobs:
+        configuration = f"jobName: {job}\nshardingTotalCount: 1\ndescription: {'d' * 5_000}\n"
+        client.create(f"{fleet.tree.namespace}/{job}", b"")
+        client.create(f"{fleet.tree.namespace}/{job}/config", configuration.encode())
+    file = str(tmp_path / "namespace.backup")
+    place = ["--zookeeper", fleet.server.address, "--namespace"]
+    saved = command("backup", "-o", file, *place, fleet.namespace)
+    assert saved.returncode == 0, saved.stderr
+    for attempt in range(20):
+        namespace = f"{fleet.namespace}-{attempt}"
+        restore = ["restore", file, "--yes", *place, namespace]
+        killed = subprocess.Popen([str(sidekeeper_binary()), *restore], stdout=subprocess.DEVNULL)
+        eventually("its first jobs", lambda namespace=namespace: children(client, f"/{namespace}"))
+        killed.kill()
+        killed.wait()
+        if len(children(client, f"/{namespace}")) < len(jobs):
+            break
+    else:
+        pytest.fail("each restore had ended before it was killed")
+    again = command(*restore)
+    assert again.returncode == 0, again.stderr
+    assert sorted(children(client, f"/{namespace}")) == jobs
+    for job in jobs:
+        before, after = (data(client, f"/{one}/{job}/config") for one in (fleet.namespace, namespace))
+        assert before == after
+    # A third one has nothing to do.
+    shown = json.loads(command(*restore, "--json").stdout)
+    assert (shown["created_nodes"], shown["changed_paths"], shown["removed_paths"]) == (0, [], []), shown

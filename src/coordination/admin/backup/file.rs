@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::tokens::Landmark;
-use super::{Home, Roots, Saved};
+use super::{Home, Roots, Saved, belongs};
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::tree::{Path, Zxid};
@@ -214,10 +214,7 @@ impl Backup {
             match read.map_err(|error| wrong(Excerpt::of(&error.to_string()).into_string()))? {
                 Line::SidekeeperBackup(found) if number == 1 => header = Some(found),
                 Line::Node(node) if number > 1 && summary.is_none() => {
-                    nodes.push(
-                        node.saved()
-                            .ok_or_else(|| wrong("the node cannot be one of a namespace".to_owned()))?,
-                    );
+                    nodes.push(node.saved().ok_or_else(|| wrong("a backup has no such node".to_owned()))?);
                 }
                 Line::Summary(found) if number > 1 && summary.is_none() => summary = Some(found),
                 Line::SidekeeperBackup(_) | Line::Node(_) | Line::Summary(_) | Line::End(_) => {
@@ -252,13 +249,11 @@ impl NodeLine {
         let home = match self.of {
             Kind::Job => Home::Job(job()?),
             Kind::Own => Home::Own(job()?),
-            Kind::StickyLock if self.path == "record" => Home::StickyLock(self.name),
-            Kind::StickyLock => return None,
+            Kind::StickyLock => Home::StickyLock(self.name),
         };
         let saved = Saved { home, path: self.path, data };
         // The paths of all namespaces have the same form.
-        Roots { namespace: &Path::root().child("n") }.path(&saved)?;
-        Some(saved)
+        belongs(Roots { namespace: &Path::root().child("n") }, &saved).then_some(saved)
     }
 }
 
@@ -347,9 +342,14 @@ mod tests {
         let job = JobName::parse("bill").unwrap();
         for node in [
             saved(Home::Job(job.clone()), "../other", b""),
-            saved(Home::Job(job), "a//b", b""),
+            saved(Home::Job(job.clone()), "a//b", b""),
             saved(Home::StickyLock("x".to_owned()), "owner", b""),
             saved(Home::StickyLock("..".to_owned()), "record", b""),
+            // Nodes of an execution, of a request, and below nodes that have none.
+            saved(Home::Job(job.clone()), "sharding/0/running", b""),
+            saved(Home::Job(job.clone()), "sharding/0/disabled/x", b""),
+            saved(Home::Own(job.clone()), "fleet/cancels/mine", b"all"),
+            saved(Home::Own(job), "fleet/triggers/mine.0", b""),
         ] {
             let mut writer = Writer::new("ns", "", Vec::new());
             writer.add(&node).unwrap();

@@ -118,20 +118,34 @@ fn is_missed(place: Place<'_>) -> bool {
     survives(place) && !matches!(place, Place::Root | Place::Config | Place::Item(_) | Place::Necessary)
 }
 
+/// Whether a node of ours concerns only the moment, so that no backup has it. A cancel that is created anew would concern what runs then, a trigger
+/// would execute an item again, and nobody repeats an old request. A restored job is not finished for as long as the saved one.
+fn is_passing(own_paths: &ExtensionPaths, path: &Path) -> bool {
+    let fleet = own_paths.fleet();
+    let passing = [own_paths.requests(), fleet.cancels(), fleet.triggers(), own_paths.finished()];
+    passing.iter().any(|folder| path.is_within(folder))
+}
+
+/// Whether a backup may have this node. A file that somebody has changed could have others, such as those of an execution.
+fn belongs(roots: Roots<'_>, saved: &Saved) -> bool {
+    let Some(path) = roots.path(saved) else { return false };
+    match &saved.home {
+        Home::Job(_) => survives(Place::of(&saved.path)),
+        Home::Own(job) => !is_passing(&ExtensionPaths::new(roots.namespace, job), &path),
+        Home::StickyLock(_) => saved.path == "record",
+    }
+}
+
 /// The nodes of a job in a backup, of these that were read: its own subtree, and our own nodes. In the order of a restore: the
 /// ledger first, so that no instance starts without it, and the configuration last.
 pub fn of_job(namespace: &Path, job: &JobName, nodes: &[Node], own: &[Node]) -> Vec<Saved> {
     let own_paths = ExtensionPaths::new(namespace, job);
     let own_root = own_paths.root().clone();
-    // A cancel that is created anew would concern what runs then, a trigger would execute an item again, and nobody repeats an old request. A
-    // restored job is not finished for as long as the saved one.
-    let fleet = own_paths.fleet();
-    let passing = [own_paths.requests(), fleet.cancels(), fleet.triggers(), own_paths.finished()];
     let parents: BTreeSet<_> = own.iter().filter_map(|node| node.path.parent()).collect();
     let mut saved: Vec<_> = own
         .iter()
         .filter(|node| node.stat.ephemeral_owner.is_none())
-        .filter(|node| !passing.iter().any(|folder| node.path.is_within(folder)))
+        .filter(|node| !is_passing(&own_paths, &node.path))
         .filter_map(|node| {
             let path = node.path.relative_to(&own_root)?;
             // An empty node is a folder or a fact: the witness of a fire.
