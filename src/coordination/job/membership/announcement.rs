@@ -62,24 +62,29 @@ impl Announcement {
         }
         let detached = matches!(cx.phase, Phase::Detached { .. });
         let profile = Profile { leaving, detached, ..cx.request.profile.clone() };
-        let path = cx.identity.own_paths.fleet().member(&cx.identity.instance);
-        let data = profile.write();
+        let known = cx.fleet.member(&cx.identity.instance);
+        let is_ours = known.is_some_and(|known| known.session == Some(session));
         let is_on_its_way = |(revision, since): (u64, Duration)| {
             revision == cx.fleet.revision() && now.mono < since.saturating_add(PROFILE_SEEN)
         };
-        let mut transaction = Transaction::new();
-        match cx.fleet.member(&cx.identity.instance) {
-            Some(known) if known.session == Some(session) && known.profile == profile => return,
-            Some(known) if known.session == Some(session) => {
-                let version = Some(known.version);
-                transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
-            }
-            None if self.published.is_some_and(is_on_its_way) => return,
-            known => {
-                transaction.extend(known.map(|_| Operation::delete(path.clone())));
-                transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
-            }
+        let is_done = match known {
+            Some(known) => is_ours && known.profile == profile,
+            None => self.published.is_some_and(is_on_its_way),
+        };
+        if is_done {
+            return;
         }
+        let path = cx.identity.own_paths.fleet().member(&cx.identity.instance);
+        let data = profile.write();
+        let transaction = match known {
+            Some(known) if is_ours => {
+                vec![Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) }]
+            }
+            known => {
+                let left = known.map(|_| Operation::delete(path.clone()));
+                left.into_iter().chain([Operation::create(path, NodeKind::Ephemeral, data)]).collect()
+            }
+        };
         if out.may_commit(cx, Purpose::Announce) {
             out.commit(Purpose::Announce, transaction);
         }
