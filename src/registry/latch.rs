@@ -195,18 +195,22 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// Creates our node, or finds it.
+    /// Creates our node and the missing containers above it, or finds it.
+    ///
+    /// What is missing is read before: the registry deletes empty containers, so most elections find none, and a refused
+    /// transaction costs more than a read.
     async fn join(&self) -> Result<(), Error> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
         let mut is_sure = true;
-        let mut with_latch = false;
         loop {
+            let missing = self.patiently(|| self.missing_containers()).await?;
             // The task may be stopped before the outcome is known.
             self.nodes().may_be_more = true;
-            let latch = with_latch.then(|| Operation::create(self.latch.clone(), NodeKind::Container, []));
+            let containers = missing.into_iter().map(|path| Operation::create(path, NodeKind::Container, []));
             let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
-            let steps = latch.into_iter().chain([step]).collect();
-            match self.session.commit(steps).await.map_err(|CommitError { error, .. }| error) {
+            // Not with others: the read that looks for our node before we leave must not overtake it.
+            let created = self.session.commit(containers.chain([step]).collect()).await;
+            match created.map_err(|CommitError { error, .. }| error) {
                 Ok(results) => match results.last() {
                     Some(OperationResult::Created { path, .. }) => {
                         let mut nodes = self.nodes();
@@ -216,13 +220,8 @@ impl<H: Host> Contender<H> {
                     }
                     other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
                 },
-                // The registry may delete the empty containers above it at any time, mostly the latch alone.
-                Err(Error::NoNode(_)) if !with_latch => with_latch = true,
-                Err(Error::NodeExists(_)) if with_latch => with_latch = false,
-                Err(Error::NoNode(_)) => {
-                    self.create_containers().await?;
-                    with_latch = false;
-                }
+                // Another client has created a container since, or the registry has deleted an empty one.
+                Err(Error::NoNode(_) | Error::NodeExists(_)) => {}
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
                     is_sure = false;
                     self.connected(&error).await?;
@@ -235,15 +234,15 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// Creates the latch and its missing parents, as containers.
-    async fn create_containers(&self) -> Result<(), Error> {
-        loop {
-            match create_containers(&*self.session, &self.latch).await {
-                // If it took effect, the next attempt finds the containers.
-                Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => self.connected(&error).await?,
-                result => return result,
-            }
-        }
+    /// The latch and those of its parents that are missing, topmost first.
+    async fn missing_containers(&self) -> Result<Vec<Path>, Error> {
+        let upwards = std::iter::successors(Some(self.latch.clone()), Path::parent);
+        let paths: Vec<_> = upwards.take_while(|path| !path.is_root()).collect();
+        let nodes = self.session.nodes(&paths).await?;
+        let missing = paths.into_iter().zip(nodes).take_while(|(_, node)| node.is_none());
+        let mut missing: Vec<_> = missing.map(|(path, _)| path).collect();
+        missing.reverse();
+        Ok(missing)
     }
 
     /// The contenders' names, the head first.
@@ -317,7 +316,7 @@ impl<H: Host> Contender<H> {
             known.extend(self.ours(&names));
         }
         for node in known {
-            match self.session.commit(vec![Operation::delete(node)]).await {
+            match self.session.commit_with_others(vec![Operation::delete(node)]).await {
                 Ok(_) | Err(CommitError { error: Error::NoNode(_), .. }) => {}
                 Err(_) => return self.is_lost(),
             }

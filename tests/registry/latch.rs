@@ -243,13 +243,14 @@ async fn a_contender_that_gets_wrong_answers_leaves_no_node(registry: TestRegist
 }
 
 #[tokio::test]
-async fn a_free_latch_costs_three_requests() {
+async fn a_free_latch_costs_four_requests_with_and_without_its_containers() {
     let registry = Counted::new(Embedded::in_memory());
     let session = registry.open().await.unwrap();
-    // Another contender exists, or the container would have to be created again.
-    session.ensure(&path("/latch/other"), NodeKind::Persistent, b"").await.unwrap();
-    let before = registry.counts();
-    hold(session, path("/latch"), LIMIT, || async {}).await.unwrap();
-    let expected = Counts { reads: 1, transactions: 2, operations: 2, ..Counts::default() };
-    assert_eq!(registry.counts().since(before), expected);
+    session.ensure(&path("/there/other"), NodeKind::Persistent, b"").await.unwrap();
+    for (latch, containers) in [("/there", 0), ("/missing/latch", 2)] {
+        let before = registry.counts();
+        hold(Arc::clone(&session), path(latch), LIMIT, || async {}).await.unwrap();
+        let expected = Counts { reads: 2, transactions: 2, operations: 2 + containers, ..Counts::default() };
+        assert_eq!(registry.counts().since(before), expected, "{latch}");
+    }
 }

@@ -74,7 +74,7 @@ fn commit(
 ) -> impl Future<Output = Result<CommitResult, latch::LatchError>> + Send + use<> {
     let inner = Arc::clone(session);
     latch::hold(clock, Arc::clone(session), latch, LATCH_LIMIT, move || async move {
-        inner.commit(transaction).await
+        inner.commit_with_others(transaction).await
     })
 }
 
@@ -103,7 +103,7 @@ impl HeldLatch {
             // The receiver is dropped if the participant has ended.
             let _ = hold.send(());
             for transaction in leaving.await.unwrap_or_default() {
-                inner.commit(transaction).await.map_err(|error| error.to_string())?;
+                inner.commit_with_others(transaction).await.map_err(|error| error.to_string())?;
             }
             Ok(())
         });
