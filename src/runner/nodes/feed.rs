@@ -93,9 +93,7 @@ impl Feeds {
             // The follower is in the list already: a feed without followers ends.
             clock.spawn(Arc::clone(feed).run());
         }
-        let unknown = unknown(job, namespace);
-        let (feeds, job, feed) = (self.clone(), job.clone(), Arc::clone(feed));
-        Follower { feeds, job, feed, id, awaited: None, unknown }
+        Follower { feeds: self.clone(), feed: Arc::clone(feed), id, awaited: None }
     }
 }
 
@@ -141,6 +139,8 @@ struct Place {
 }
 
 struct Feed {
+    job: JobName,
+    namespace: Path,
     clock: Clock,
     known: RwLock<Known>,
     source: Mutex<Source>,
@@ -151,6 +151,8 @@ impl Feed {
         let mut current = current.clone();
         current.mark_changed();
         Arc::new(Self {
+            job: job.clone(),
+            namespace: namespace.clone(),
             clock: clock.clone(),
             known: RwLock::new(Known { picture: unknown(job, namespace), session: None, read: 0 }),
             source: Mutex::new(Source {
@@ -169,6 +171,11 @@ impl Feed {
                 task: None,
             }),
         })
+    }
+
+    /// The picture before anything is read. Made anew, because thousands of followers need it seldom.
+    fn unknown(&self) -> Picture {
+        unknown(&self.job, &self.namespace)
     }
 
     fn lock(&self) -> MutexGuard<'_, Source> {
@@ -323,12 +330,10 @@ impl Source {
 /// Follows a job: shows its picture to one participant or observer.
 pub(crate) struct Follower {
     feeds: Feeds,
-    job: JobName,
     feed: Arc<Feed>,
     id: u64,
     /// The number of the reading that the follower has asked for, and whether the nodes are hidden from it until then.
     awaited: Option<(u64, bool)>,
-    unknown: Picture,
 }
 
 impl Follower {
@@ -363,12 +368,12 @@ impl Follower {
         drop(source);
         let known = self.feed.known.read().unwrap_or_else(PoisonError::into_inner);
         if session.is_none() || known.session != session {
-            return look(&self.unknown, false);
+            return look(&self.feed.unknown(), false);
         }
         match self.awaited {
             Some((number, forget)) if known.read < number => {
-                let nodes = if forget { &self.unknown.nodes } else { &known.picture.nodes };
-                let picture = Picture { nodes: Arc::clone(nodes), fleet: Arc::clone(&known.picture.fleet) };
+                let nodes = if forget { self.feed.unknown().nodes } else { Arc::clone(&known.picture.nodes) };
+                let picture = Picture { nodes, fleet: Arc::clone(&known.picture.fleet) };
                 look(&picture, false)
             }
             Some(_) => {
@@ -399,7 +404,7 @@ impl Drop for Follower {
         let mut source = self.feed.lock();
         source.followers.remove(&self.id);
         if source.followers.is_empty() {
-            jobs.remove(&self.job);
+            jobs.remove(&self.feed.job);
             if let Some(task) = source.task.take() {
                 task.wake();
             }
