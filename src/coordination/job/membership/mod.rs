@@ -180,6 +180,9 @@ impl Membership {
         if purpose == Purpose::CheckClock {
             self.clock.clock_check_failed(cx, opened, error);
         }
+        if purpose == Purpose::Register && error.index.is_some() {
+            self.registration.refused();
+        }
     }
 
     /// The next times of this room; monotonic.

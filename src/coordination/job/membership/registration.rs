@@ -27,6 +27,8 @@ pub(crate) struct Registration {
     overwritten: bool,
     /// Whether this instance may have been registered before, and leaders may have assigned items to it.
     repeated: bool,
+    /// The same before the last attempt.
+    repeated_before: bool,
 }
 
 impl Registration {
@@ -38,6 +40,11 @@ impl Registration {
     /// The nodes of a former process are this instance's.
     pub(crate) fn resumed(&mut self) {
         self.repeated = true;
+    }
+
+    /// The last attempt was refused, so it has registered nothing.
+    pub(crate) fn refused(&mut self) {
+        self.repeated = self.repeated_before;
     }
 
     pub(crate) fn register(&mut self, cx: &Context, names: &mut Names, out: &mut Outbox) -> Verdict {
@@ -68,7 +75,7 @@ impl Registration {
         let mut transaction = Transaction::new();
         self.write_configuration(cx, &mut transaction);
         write_presence(cx, self.repeated, &mut transaction);
-        self.repeated = true;
+        self.repeated_before = std::mem::replace(&mut self.repeated, true);
         out.commit(Purpose::Register, transaction);
         Verdict::Continue
     }
