@@ -3,7 +3,8 @@
 //! The rooms, from the ground up; a room uses those before it, and `tests/tidy/rooms.rs` checks that. [`clock`] is the only
 //! reader of clocks and entropy. [`state_file`] is what the next process of the sidecar finds. [`session`] keeps one session
 //! with the registry for the whole sidecar. [`nodes`] knows the nodes of each job. [`shared`] is the state that all tasks share,
-//! with the last executions ([`outcomes`]), the waits for locks ([`lock_waits`]) and the elections of jobs ([`elections`]). [`lock`] runs one contender for each
+//! with the last executions ([`outcomes`]), the waits for locks ([`lock_waits`]) and the elections of jobs ([`elections`]).
+//! `turns` has the order in which many instances join. [`lock`] runs one contender for each
 //! lock. [`requests`] knows which requests of operators were carried out before. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
 //! them; [`admin`] serves observers and operators, and [`cancel`] those who cancel executions. [`heartbeat`] knows whether the process gets its time, and [`gauges`] the state for
 //! a scrape of Prometheus.
@@ -27,4 +28,5 @@ pub mod session;
 pub mod shared;
 pub mod state_file;
 pub mod sticky;
+mod turns;
 pub mod waiting;

@@ -83,6 +83,7 @@ const RUNNER: House = House {
     ranks: &[
         ("clock.rs", 0),
         ("elections.rs", 0),
+        ("turns.rs", 0),
         ("heartbeat.rs", 1),
         ("lock_waits.rs", 0),
         ("outcomes.rs", 0),

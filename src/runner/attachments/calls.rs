@@ -103,13 +103,13 @@ impl Attachments {
     pub async fn drain_attachment(&self, attachment_id: &str, for_good: bool) -> Result<(), CallError> {
         let handle = self.handle(attachment_id)?;
         let drain = Command::Drain { deadline: None, for_good };
-        handle.commands.send(drain).await.map_err(|_| CallError::Ended)
+        handle.send(drain).await.then_some(()).ok_or(CallError::Ended)
     }
 
     /// Has an instance leave, because its application says so. `for_good`: no items are reserved for its name.
     pub async fn detach(&self, attachment_id: &str, for_good: bool) -> Result<(), CallError> {
         let handle = self.handle(attachment_id)?;
-        handle.commands.send(Command::Leave { for_good }).await.map_err(|_| CallError::Ended)
+        handle.send(Command::Leave { for_good }).await.then_some(()).ok_or(CallError::Ended)
     }
 
     /// Records an acknowledgement.
@@ -179,7 +179,7 @@ impl Attachments {
     ) -> Result<Answer, CallError> {
         let handle = self.handle(attachment_id)?;
         let (reply, answer) = oneshot::channel();
-        handle.commands.send(command(reply)).await.map_err(|_| CallError::Ended)?;
+        handle.send(command(reply)).await.then_some(()).ok_or(CallError::Ended)?;
         let deadline = self.shared().clock.now().mono.saturating_add(ANSWER_WAIT);
         let answer = tokio::select! {
             biased; // An answer counts, also if this task reads it late.

@@ -43,10 +43,12 @@ impl Attachments {
             inner.draining = true;
             inner.attachments.values().map(|attachment| attachment.handle.clone()).collect()
         };
+        // An instance that has not joined yet takes the drain when it is in turn.
+        self.turns.open();
         let instances = self.attached();
         for handle in handles {
             // A task that has ended has nothing to drain.
-            let _ = handle.commands.send(Command::Drain { deadline: Some(deadline), for_good }).await;
+            handle.send(Command::Drain { deadline: Some(deadline), for_good }).await;
         }
         let mut count = self.count.subscribe();
         let last = deadline.saturating_add(LEAVING_TAKES);

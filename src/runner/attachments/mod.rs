@@ -4,7 +4,7 @@
 //! against it), under which instance id, and whether it reattaches to a participant that is here already (`reattach`). All
 //! decisions about a job are the participants'.
 //!
-//! [`registry`] has the attachments (in a `list`), and starts their tasks; `attach` adds one, [`calls`] finds the task for a call,
+//! [`registry`] has the attachments (in a `list`), and starts their tasks, in the order of [`super::turns`]; `attach` adds one, [`calls`] finds the task for a call,
 //! `restore` starts the participants of the former process, and [`drain`] has all instances leave.
 //!
 //! Must not know protos, and must not send requests to the registry of jobs.

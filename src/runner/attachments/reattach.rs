@@ -50,7 +50,7 @@ impl Attachments {
         let (sender, outlet) = oneshot::channel();
         // If the task has ended, its instance has left.
         let back = Box::new(Return { request: attach.request(), open: attach.open.clone() });
-        let _ = handle.commands.send(Command::Replace { same, back, outlet: sender }).await;
+        handle.send(Command::Replace { same, back, outlet: sender }).await;
         let deadline = self.shared().clock.now().mono.saturating_add(LEAVING_TAKES);
         let over = async {
             if let Ok(Some(outlet)) = outlet.await {
@@ -89,7 +89,7 @@ impl Attachments {
         };
         let (sender, leaves) = oneshot::channel();
         // If the task has ended, its instance has left.
-        let _ = handle.commands.send(Command::ReleaseName { leaves: sender }).await;
+        handle.send(Command::ReleaseName { leaves: sender }).await;
         if let Ok(false) = leaves.await {
             return Err(taken);
         }

@@ -16,6 +16,7 @@ use crate::runner::job::task::Task;
 use crate::runner::lock::registry::Locks;
 use crate::runner::shared::Shared;
 use crate::runner::state_file::contents::Member;
+use crate::runner::turns::Turns;
 
 use super::list::{Attachment, List};
 use super::request::Attach;
@@ -37,6 +38,8 @@ pub struct Attachments {
     /// The locks that executions hold for their items.
     locks: Locks,
     inner: Arc<Mutex<Inner>>,
+    /// In which order many instances join.
+    pub(super) turns: Turns,
     /// The number of attachments.
     pub(super) count: Arc<watch::Sender<usize>>,
 }
@@ -45,7 +48,7 @@ impl Attachments {
     /// A list without attachments.
     pub fn new(shared: Shared, locks: Locks) -> Self {
         let count = Arc::new(watch::channel(0).0);
-        Self { shared, locks, inner: Arc::default(), count }
+        Self { shared, locks, inner: Arc::default(), turns: Turns::default(), count }
     }
 
     /// The state that all tasks share.
@@ -127,14 +130,18 @@ impl Attachments {
             profile: attach.profile.clone(),
             since: self.shared.clock.now().wall,
         };
-        let attachments = self.clone();
+        let (attachments, job) = (self.clone(), attach.job.clone());
         let task = async move {
             let state_file = &attachments.shared.state_file;
+            let mut turn = None;
             if !is_restored {
                 // Before the instance has a node.
                 state_file.add(&execution_prefix, member).await;
+                // Its stream is open meanwhile, and the job's nodes are read.
+                let draw = || attachments.shared.clock.unguessable();
+                turn = Some(attachments.turns.take(&job, draw).await);
             }
-            task.run().await;
+            task.run(turn).await;
             attachments.remove(&execution_prefix);
             state_file.remove(&execution_prefix).await;
         };

@@ -59,8 +59,15 @@ pub enum Command {
 /// The callers' end of a participant's task.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    /// Takes commands.
-    pub commands: mpsc::Sender<Command>,
+    /// Takes commands. Boxed, because the channel has places for 32 of them also if it is empty.
+    pub(super) commands: mpsc::Sender<Box<Command>>,
     /// Becomes `true` when the task has ended.
     pub over: watch::Receiver<bool>,
+}
+
+impl Handle {
+    /// Has the task take a command. Waits while too many others wait. `false`: the task has ended.
+    pub async fn send(&self, command: Command) -> bool {
+        self.commands.send(Box::new(command)).await.is_ok()
+    }
 }

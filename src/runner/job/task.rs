@@ -37,6 +37,7 @@ use crate::runner::outcomes::Outcomes;
 use crate::runner::session::current::{Current, Followed, is_followed, replaced, session_changed};
 use crate::runner::session::lease::Lease;
 use crate::runner::shared::Shared;
+use crate::runner::turns::Turn;
 use crate::telemetry;
 use crate::tree::{Path, Transaction};
 
@@ -51,6 +52,8 @@ use super::outlet::{Outlet, StreamEnd, TracedEvent};
 use super::spans::Spans;
 use super::{log, reads};
 
+/// How long an instance that joins may keep others waiting for their turn. Joining takes a few round trips.
+const TURN: Duration = Duration::from_secs(2);
 /// Calls that wait until the task takes them. Further callers wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
 /// Inputs that one step takes at most, so that many inputs of one kind cannot delay the others for long.
@@ -71,12 +74,14 @@ pub(crate) struct Task {
     session: Option<Followed>,
     picture: Follower,
     in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<Box<Command>>,
     tickets: BTreeMap<Ticket, oneshot::Sender<Answer>>,
     last_ticket: u64,
     backlog: Backlog,
     /// Whether the application was notified that it is attached.
     is_attached: bool,
+    /// The instance's turn to join, and when it gives it back at the latest; monotonic. `None`: it has given it back.
+    turn: Option<(Turn, Duration)>,
     over: watch::Sender<bool>,
     spans: Spans,
     latches: BTreeMap<Barrier, HeldLatch>,
@@ -135,6 +140,7 @@ impl Task {
             last_ticket: 0,
             backlog,
             is_attached: false,
+            turn: None,
             over,
             spans,
             latches: BTreeMap::new(),
@@ -150,10 +156,12 @@ impl Task {
         (Box::new(task), Handle { commands: command_sender, over: over_receiver }, outlet)
     }
 
-    /// Runs until the participant has ended.
+    /// Runs until the participant has ended. `turn`: its turn to join.
     ///
     /// Boxed: the future of a caller would have room for several copies of a large value.
-    pub(crate) async fn run(mut self: Box<Self>) {
+    pub(crate) async fn run(mut self: Box<Self>, turn: Option<Turn>) {
+        let late = self.clock.now().mono.saturating_add(TURN);
+        self.turn = turn.map(|turn| (turn, late));
         self.current.mark_changed();
         while !self.participant.has_ended() {
             let mut inputs = self.select().await;
@@ -163,6 +171,7 @@ impl Task {
             self.take_lease(&mut inputs);
             self.step(now, inputs);
             self.check_slow(now);
+            self.turn = self.turn.take().filter(|(_, late)| !self.is_attached && now.mono < *late);
         }
         self.measure.ended(&self.participant);
         self.backlog.finish();
@@ -209,7 +218,8 @@ impl Task {
 
     fn wakeup(&self) -> Wakeup {
         let mut wakeup = self.participant.next_wakeup();
-        wakeup.mono = [wakeup.mono, self.backlog.slow_at(self.slow_after)].into_iter().flatten().min();
+        let late = self.turn.as_ref().map(|(_, late)| *late);
+        wakeup.mono = [wakeup.mono, self.backlog.slow_at(self.slow_after), late].into_iter().flatten().min();
         wakeup
     }
 
@@ -224,7 +234,7 @@ impl Task {
             Some(input) = self.item_locks.next() => Ready::Inputs(vec![input]),
             () = self.backlog.broken() => Ready::Broken,
             Some(room) = self.backlog.room() => Ready::Room(room),
-            Some(command) = self.commands.recv() => Ready::Command(command),
+            Some(command) = self.commands.recv() => Ready::Command(*command),
             () = self.clock.sleep_until(wakeup) => Ready::Alarm,
         }
     }
@@ -239,7 +249,7 @@ impl Task {
         if let Some(Some(input)) = lock {
             return Some(Ready::Inputs(vec![input]));
         }
-        self.commands.try_recv().ok().map(Ready::Command)
+        self.commands.try_recv().ok().map(|command| Ready::Command(*command))
     }
 
     fn take(&mut self, ready: Ready, inputs: &mut Vec<Input>) {
