@@ -234,13 +234,20 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// The latch and those of its parents that are missing, topmost first.
+    /// The latch and those of its parents that are missing, topmost first. Does not look above the first that exists: the folders
+    /// above a namespace may be closed to us.
     async fn missing_containers(&self) -> Result<Vec<Path>, Error> {
         let upwards = std::iter::successors(Some(self.latch.clone()), Path::parent);
         let paths: Vec<_> = upwards.take_while(|path| !path.is_root()).collect();
-        let nodes = self.session.nodes(&paths).await?;
-        let missing = paths.into_iter().zip(nodes).take_while(|(_, node)| node.is_none());
-        let mut missing: Vec<_> = missing.map(|(path, _)| path).collect();
+        let mut missing = Vec::new();
+        for pair in paths.chunks(2) {
+            let nodes = self.session.nodes(pair).await?;
+            let found = nodes.iter().position(Option::is_some);
+            missing.extend(pair.iter().take(found.unwrap_or(pair.len())).cloned());
+            if found.is_some() {
+                break;
+            }
+        }
         missing.reverse();
         Ok(missing)
     }
