@@ -48,6 +48,7 @@ mod request_id;
 mod service;
 mod session;
 mod slow_application;
+mod storm;
 mod switch;
 mod trigger_items;
 mod trigger_job;
