@@ -1,7 +1,7 @@
 //! The latch that sidecars share with Java peers: exclusive, with bounded waits, and without nodes that stay.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -12,7 +12,8 @@ use sidekeeper::registry::latch::{Host, LatchError};
 use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::runner::clock::Clock;
 use sidekeeper::tree::{CommitResult, NodeKind, Operation, OperationResult, Path, Transaction, WatchEvent};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -31,6 +32,8 @@ on_both! {
     a_broken_connection_leaves_no_node,
     a_lost_session_ends_the_wait_with_an_error,
     a_contender_that_gets_wrong_answers_leaves_no_node,
+    a_latch_that_is_deleted_and_created_while_a_contender_joins_is_held,
+    h1_a_contender_leaves_no_node_although_what_travels_with_others_is_late,
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -240,6 +243,85 @@ async fn a_contender_that_gets_wrong_answers_leaves_no_node(registry: TestRegist
         let left = session.children(&path("/latch")).await.unwrap();
         assert_eq!(left, Some(Vec::new()), "{empty_lists} lists without names, {renamed} other names");
     }
+}
+
+/// The registry and other contenders change the containers after a contender has looked, and before it joins.
+struct Meanwhile {
+    changes: Mutex<Vec<Operation>>,
+}
+
+impl Alteration for Meanwhile {
+    fn commit(&self, inner: &Arc<dyn Session>, steps: Transaction) -> BoxFuture<'static, CommitResult> {
+        let joins = steps.iter().any(|step| matches!(step, Operation::Create { .. }));
+        let change = if joins { self.changes.lock().unwrap().pop() } else { None };
+        // Requests take effect in the order of the calls.
+        let changed = change.map(|change| inner.commit(vec![change]));
+        let committed = inner.commit(steps);
+        Box::pin(async move {
+            if let Some(changed) = changed {
+                changed.await.unwrap();
+            }
+            committed.await
+        })
+    }
+}
+
+async fn a_latch_that_is_deleted_and_created_while_a_contender_joins_is_held(registry: TestRegistry) {
+    let session = registry.session().await;
+    session.ensure(&path("/a/latch"), NodeKind::Persistent, b"").await.unwrap();
+    let create = |name: &str| Operation::create(path(name), NodeKind::Persistent, "");
+    let delete = |name: &str| Operation::delete(path(name));
+    // The last one comes first.
+    let changes = vec![create("/a/latch"), create("/a"), delete("/a"), delete("/a/latch")];
+    let alteration = Meanwhile { changes: Mutex::new(changes) };
+    let altered = Arc::new(AlteredSession { inner: Arc::clone(&session), alteration });
+    let seen: Arc<dyn Session> = altered.clone();
+    assert_eq!(hold(seen, path("/a/latch"), LIMIT, || async {}).await, Ok(()));
+    assert_eq!(*altered.alteration.changes.lock().unwrap(), []);
+    assert_eq!(session.children(&path("/a/latch")).await.unwrap(), Some(Vec::new()));
+}
+
+/// What travels with others is sent only when the test says so, if it creates something.
+struct Late {
+    sent: watch::Receiver<bool>,
+    last: Arc<Mutex<Option<JoinHandle<CommitResult>>>>,
+}
+
+impl Alteration for Late {
+    fn commit_with_others(
+        &self,
+        inner: &Arc<dyn Session>,
+        steps: Transaction,
+    ) -> BoxFuture<'static, CommitResult> {
+        if !steps.iter().any(|step| matches!(step, Operation::Create { .. })) {
+            return inner.commit(steps);
+        }
+        let (mut sent, inner) = (self.sent.clone(), Arc::clone(inner));
+        // Dropping the future of the answer does not take the request back.
+        *self.last.lock().unwrap() = Some(tokio::spawn(async move {
+            sent.wait_for(|sent| *sent).await.unwrap();
+            inner.commit(steps).await
+        }));
+        std::future::pending().boxed()
+    }
+}
+
+/// A contender that gives up looks for the node that it may have created. If the creation waited for others, the read would
+/// overtake it, and the node would stop the whole fleet.
+async fn h1_a_contender_leaves_no_node_although_what_travels_with_others_is_late(registry: TestRegistry) {
+    let session = registry.session().await;
+    let (send, sent) = watch::channel(false);
+    let last = Arc::default();
+    let alteration = Late { sent, last: Arc::clone(&last) };
+    let late = AlteredSession { inner: Arc::clone(&session), alteration };
+    let _ = hold(Arc::new(late), path("/latch"), Duration::from_millis(300), || async {}).await;
+    send.send_replace(true);
+    let waiting = last.lock().unwrap().take();
+    if let Some(waiting) = waiting {
+        let _ = waiting.await.unwrap();
+    }
+    let left = session.children(&path("/latch")).await.unwrap().unwrap_or_default();
+    assert_eq!(left, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -14,6 +14,14 @@ pub trait Alteration: Send + Sync + 'static {
         inner.commit(steps)
     }
 
+    fn commit_with_others(
+        &self,
+        inner: &Arc<dyn Session>,
+        steps: Transaction,
+    ) -> BoxFuture<'static, CommitResult> {
+        self.commit(inner, steps)
+    }
+
     fn children(
         &self,
         inner: &Arc<dyn Session>,
@@ -52,6 +60,10 @@ impl<A: Alteration> Session for AlteredSession<A> {
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
         self.alteration.commit(&self.inner, transaction)
+    }
+
+    fn commit_with_others(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        self.alteration.commit_with_others(&self.inner, transaction)
     }
 
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
