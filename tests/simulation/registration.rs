@@ -100,3 +100,40 @@ fn p7_a_member_node_deleted_during_the_registration_is_written_again() {
     assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
     world.assert_all_owned();
 }
+
+/// An instance has registered nothing if its request was refused, so no leader can have assigned anything to it: its next
+/// request holds although the leader divides the items in between.
+#[test]
+fn an_instance_that_was_refused_registers_although_the_leader_divides_the_items_meanwhile() {
+    let mut world = World::new(3, job_with(&AT_ONCE));
+    let [first, refused] = [world.join(), world.join()];
+    for (count, node) in [(1, first), (2, refused)] {
+        for _ in 0..100 {
+            if asked(&world, Purpose::Register) < count {
+                world.take_effect(node);
+                world.look(node);
+            }
+        }
+        assert_eq!(asked(&world, Purpose::Register), count);
+    }
+    world.take_effect(first);
+    world.take_effect(refused);
+    world.look(refused);
+    for _ in 0..100 {
+        if asked(&world, Purpose::Shard) == 0 {
+            world.wait(10);
+            world.take_effect(first);
+            world.look(first);
+        }
+    }
+    assert_eq!((asked(&world, Purpose::Register), asked(&world, Purpose::Shard)), (2, 1));
+    // It decides before the division takes effect, and its request comes after it.
+    world.wait(2_000);
+    world.look(refused);
+    assert_eq!(asked(&world, Purpose::Register), 3);
+    world.take_effect(first);
+    world.take_effect(refused);
+    assert!(world.get("instances/10.0.0.2@-@n1").is_some());
+    world.run_for(3_000);
+    world.settle_owned();
+}

@@ -77,6 +77,11 @@ impl World {
         self.perform(node);
     }
 
+    /// Time passes, and no node wakes.
+    pub fn wait(&mut self, millis: i64) {
+        self.now += jiff::SignedDuration::from_millis(millis);
+    }
+
     /// The node wakes, and looks.
     pub fn look(&mut self, node: usize) {
         self.step(node);
