@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from faults.network import Link, Network
 from support.processes import PATIENCE, eventually, free_port
-from support.zookeeper import TICK, ServerProcess
+from support.zookeeper import TICK, OnlyServing, ServerProcess
 
 SERVERS = 3
 
@@ -230,7 +230,9 @@ class Ensemble:
     def client(self) -> KazooClient:
         """A client of its own, not through any proxy."""
         retry = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
-        client = KazooClient(self.address, timeout=20, connection_retry=retry, command_retry=dict(retry))
+        client = KazooClient(
+            self.address, timeout=20, handler=OnlyServing(), connection_retry=retry, command_retry=dict(retry)
+        )
         client.start(timeout=3 * PATIENCE)
         return client
 

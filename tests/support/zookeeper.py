@@ -7,13 +7,43 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from support.processes import PATIENCE, ROOT, Process, eventually, free_port
 
 #: The servers' tick, in milliseconds. A server checks sessions once a tick.
 TICK = 500
+
+
+def ask(port: int, word: str) -> str:
+    """The answer of the server at this port to a four-letter word. Empty: the server does not answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except OSError:
+        return ""
+
+
+def is_serving(port: int) -> bool:
+    """Whether the server at this port says that it serves."""
+    return "Mode: " in ask(port, "srvr")
+
+
+class OnlyServing(SequentialThreadingHandler):
+    """Connects a client only with a server that says that it serves.
+
+    A server that is starting accepts a connection, and may leave its handshake without an answer (12 of 100 restarts on
+    a busy machine). A client waits for this answer as long as its session lasts, and then has lost its session.
+    """
+
+    def create_connection(self, address: tuple[str, int], *arguments: Any, **options: Any) -> Any:
+        if not is_serving(address[1]):
+            raise ConnectionRefusedError(f"no server serves at port {address[1]}: its client tries again")
+        return super().create_connection(address, *arguments, **options)
 
 
 class ServerProcess(Process):
@@ -62,16 +92,11 @@ class ServerProcess(Process):
         status = self.popen.poll()
         end = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:]) if status is not None else ""
         assert status is None, f"{self.name} ended with status {status}; its log ends with:\n{end}"
-        return "Mode: " in self.ask("srvr")
+        return is_serving(self.port)
 
     def ask(self, word: str) -> str:
         """The answer to one of the server's four-letter words. Empty: the server does not answer."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(word.encode())
-                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        except OSError:
-            return ""
+        return ask(self.port, word)
 
     def packets_received(self) -> int:
         """How many packets clients have sent to it since its start."""
@@ -104,6 +129,8 @@ class ZooKeeperServer(ServerProcess):
     def client(self, auth: Sequence[tuple[str, str]] = ()) -> KazooClient:
         """A client that connects again after a restart of the server, with these schemes and identities."""
         retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}
-        client = KazooClient(f"127.0.0.1:{self.port}", timeout=10, connection_retry=retry, auth_data=list(auth))
+        client = KazooClient(
+            self.address, timeout=10, handler=OnlyServing(), connection_retry=retry, auth_data=list(auth)
+        )
         client.start(timeout=PATIENCE)
         return client
