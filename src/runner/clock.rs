@@ -349,6 +349,9 @@ fn boottime_clock() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+    use futures::stream::FuturesUnordered;
+
     use super::*;
 
     #[tokio::test]
@@ -356,7 +359,7 @@ mod tests {
         let clock = Clock::start();
         let start = clock.now().mono;
         let order = Arc::new(Mutex::new(Vec::new()));
-        let sleepers = [30, 10, 20].map(|ms| {
+        let sleepers = [300, 100, 200].map(|ms| {
             let (clock, order) = (clock.clone(), Arc::clone(&order));
             async move {
                 let deadline = start + Duration::from_millis(ms);
@@ -365,8 +368,10 @@ mod tests {
                 order.lock().unwrap().push(ms);
             }
         });
-        futures::future::join_all(sleepers).await;
-        assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+        // Each runs when it is woken, also if all are woken late.
+        let woken: FuturesUnordered<_> = sleepers.into_iter().collect();
+        woken.collect::<()>().await;
+        assert_eq!(*order.lock().unwrap(), [100, 200, 300]);
     }
 
     /// The thread is not notified of a sleeper for which it will be awake in time anyway. None may be forgotten for that.
