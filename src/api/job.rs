@@ -341,12 +341,7 @@ impl Jobs {
         let result = trigger_job::trigger(self.attachments.shared(), &job, id.as_ref())
             .await
             .map_err(|error| status::of_trigger(&error, id.as_ref()))?;
-        let texts = |ids: BTreeSet<InstanceId>| ids.iter().map(|id| id.as_str().to_owned()).collect();
-        Ok(proto::TriggerJobResponse {
-            triggered_instance_ids: texts(result.triggered),
-            pending_instance_ids: texts(result.pending),
-            triggered_items: Vec::new(),
-        })
+        Ok(jobs::triggered_to_message(&result))
     }
 
     async fn trigger_items(
@@ -363,10 +358,7 @@ impl Jobs {
         };
         let items = trigger_items::trigger(shared, job, wish, &own_id).await;
         let items = items.map_err(|error| status::of_item_trigger(&error, id.as_ref()))?;
-        Ok(proto::TriggerJobResponse {
-            triggered_items: items.into_iter().map(|item| item.0).collect(),
-            ..proto::TriggerJobResponse::default()
-        })
+        Ok(jobs::triggered_items_to_message(&items))
     }
 
     async fn cancel(

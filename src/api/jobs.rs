@@ -15,11 +15,12 @@ use crate::elasticjob::redaction;
 use crate::extension::item_trigger::PARAMETER_BYTES_MAX;
 use crate::extension::note::Note;
 use crate::extension::path::Noted;
-use crate::job::{Item, JobName};
+use crate::job::{InstanceId, Item, JobName};
 use crate::proto;
 use crate::runner::admin::change_job::Updated;
 use crate::runner::admin::jobs::{Job, Listed, Page};
 use crate::runner::admin::servers::{JobServers, ListedServers};
+use crate::runner::admin::trigger_job::Triggered;
 use crate::runner::admin::triggers::ListedTriggers;
 
 use super::assignment::hide_parameters;
@@ -154,6 +155,24 @@ pub fn item_wish(
         return Err(InvalidRequest(vec![FieldError::new("parameter", &given, &allowed)]));
     }
     Ok(ItemWish { items, parameter })
+}
+
+/// The instances of a trigger as the API has them.
+pub fn triggered_to_message(triggered: &Triggered) -> proto::TriggerJobResponse {
+    let texts = |ids: &BTreeSet<InstanceId>| ids.iter().map(ToString::to_string).collect();
+    proto::TriggerJobResponse {
+        triggered_instance_ids: texts(&triggered.triggered),
+        pending_instance_ids: texts(&triggered.pending),
+        triggered_items: Vec::new(),
+    }
+}
+
+/// The items of a trigger as the API has them.
+pub fn triggered_items_to_message(items: &BTreeSet<Item>) -> proto::TriggerJobResponse {
+    proto::TriggerJobResponse {
+        triggered_items: items.iter().map(|item| item.0).collect(),
+        ..proto::TriggerJobResponse::default()
+    }
 }
 
 fn trigger_state(state: TriggerState) -> proto::TriggerState {

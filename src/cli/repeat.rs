@@ -61,7 +61,7 @@ where
                 pause = pause.saturating_mul(2);
                 attempt += 1;
             }
-            Err(status) => return Err(failed(&status, id)),
+            Err(status) => return Err(not_done(&status, id)),
         }
     }
 }
@@ -75,7 +75,8 @@ fn may_repeat(status: &Status, id: &str) -> bool {
     matches!(status.code(), Code::Unknown | Code::Unavailable) && is_recognised()
 }
 
-fn failed(status: &Status, id: &str) -> Failure {
+/// Why a request with this id failed, and whether it may have been carried out.
+pub(super) fn not_done(status: &Status, id: &str) -> Failure {
     let text = in_words(status);
     let is_unclear = may_repeat(status, id) || status.get_details_error_info().is_none();
     let unclear = [Code::Unknown, Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled];

@@ -5,13 +5,19 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
+use tonic::Status;
 
 use super::endpoint::SidecarArgs;
-use super::printable;
-use super::repeat::{RequestArgs, repeated};
-use super::{FAILED, Failure, print};
+use super::jobs::job_name;
+use super::registry::{Registry, RegistryArgs};
+use super::repeat::{RequestArgs, not_done, repeated};
+use super::{FAILED, Failure, USAGE, print, printable};
+use crate::api::{jobs, status};
+use crate::extension::request_record::RequestId;
+use crate::job::Item;
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{TriggerJobRequest, TriggerJobResponse};
+use crate::runner::admin::{trigger_items, trigger_job};
 
 /// The largest accepted answer, in bytes: more instances than a registry holds.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
@@ -29,6 +35,8 @@ pub(super) struct TriggerArgs {
     #[command(flatten)]
     sidecar: SidecarArgs,
     #[command(flatten)]
+    registry: RegistryArgs,
+    #[command(flatten)]
     request: RequestArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
@@ -37,23 +45,53 @@ pub(super) struct TriggerArgs {
 
 pub(super) async fn trigger(args: TriggerArgs) -> Result<ExitCode, Failure> {
     let request_id = args.request.id()?;
+    let (job_name, items, parameter) = (args.job, args.items, args.parameter);
+    let is_for_items = !items.is_empty() || parameter.is_some();
+    let message = TriggerJobRequest { job_name, request_id: request_id.clone(), items, parameter };
+    if let Some(registry) = args.registry.open().await? {
+        let answer = trigger_in(&registry, &message).await;
+        registry.session.close().await;
+        return show(&answer?, args.json);
+    }
     let channel = args.sidecar.sidecar()?.connect().await?;
     let client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let is_for_items = !args.items.is_empty() || args.parameter.is_some();
-    let (job_name, items, parameter) = (args.job, args.items, args.parameter);
-    let message = TriggerJobRequest { job_name, request_id: request_id.clone(), items, parameter };
     let send = |request| {
         let mut client = client.clone();
         async move { client.trigger_job(request).await }
     };
     let answer = repeated(&request_id, &message, send).await?;
-    print(if args.json { in_json(&answer) } else { in_words(&answer) }.as_bytes())?;
+    let status = show(&answer, args.json)?;
     if is_for_items && answer.triggered_items.is_empty() {
         let error = anyhow!(
             "the sidecar is of an earlier version, and has triggered all items with the job's own parameter: upgrade it"
         );
         return Err(Failure { code: FAILED, error });
     }
+    Ok(status)
+}
+
+async fn trigger_in(registry: &Registry, message: &TriggerJobRequest) -> Result<TriggerJobResponse, Failure> {
+    let job = job_name(&message.job_name)?;
+    let id = RequestId::parse(&message.request_id)
+        .map_err(|error| Failure { code: USAGE, error: error.into() })?;
+    let items = message.items.iter().copied().map(Item).collect();
+    let wish = jobs::item_wish(message, items).map_err(|invalid| Failure {
+        code: USAGE,
+        error: anyhow!(printable(invalid.to_status().message())),
+    })?;
+    let unclear = |status: &Status| not_done(status, &message.request_id);
+    if wish.is_for_items() {
+        let items = trigger_items::trigger_in(registry.namespace(), &job, &wish, &id).await;
+        let items = items.map_err(|error| unclear(&status::of_item_trigger(&error, Some(&id))))?;
+        return Ok(jobs::triggered_items_to_message(&items));
+    }
+    let triggered = trigger_job::trigger_in(registry.namespace(), &job, Some(&id)).await;
+    let triggered = triggered.map_err(|error| unclear(&status::of_trigger(&error, Some(&id))))?;
+    Ok(jobs::triggered_to_message(&triggered))
+}
+
+fn show(answer: &TriggerJobResponse, as_json: bool) -> Result<ExitCode, Failure> {
+    print(if as_json { in_json(answer) } else { in_words(answer) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -26,23 +26,28 @@ def told(*words: str) -> Any:
     return json.loads(ended.stdout)
 
 
+def on_zookeeper(fleet: Fleet) -> list[str]:
+    return ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+
+
 def started(applications: list[Application]) -> list[tuple[int, str]]:
     events = [event for application in applications for event in application.events("start")]
     assert {event["source"] for event in events} <= {"TRIGGER"}
     return sorted((event["item"], event["job_parameter"]) for event in events)
 
 
-def test_the_named_items_run_once_with_the_parameter(fleet: Fleet) -> None:
+@pytest.mark.parametrize("way", ["sidecar", "zookeeper"])
+def test_the_named_items_run_once_with_the_parameter(fleet: Fleet, way: str) -> None:
     applications = fleet.three(cron=NEVER, job_parameter="all")
     endpoint = f"unix://{applications[0].sidecar.socket}"
-    through = ["--endpoint", endpoint]
+    through = ["--endpoint", endpoint] if way == "sidecar" else on_zookeeper(fleet)
     for application in applications:
         application.command("hold")
     words = ["--item", "5", "--item", "0", "--parameter", "day=1", "--request-id", "mine", *through]
     expected = {"triggered_instance_ids": [], "pending_instance_ids": [], "triggered_items": [0, 5]}
     assert told("trigger", JOB, *words) == expected
     eventually("both items run", lambda: started(applications) == [(0, "day=1"), (5, "day=1")])
-    listed = told("triggers", JOB, "--zookeeper", fleet.server.address, "--namespace", fleet.namespace)
+    listed = told("triggers", JOB, *on_zookeeper(fleet))
     states = {one["item"]: one["state"] for one in listed["item_triggers"]}
     assert states == {0: "TRIGGER_STATE_TAKEN_UP", 5: "TRIGGER_STATE_TAKEN_UP"}
     assert "day=1" not in json.dumps(listed)
@@ -67,3 +72,26 @@ def test_the_named_items_run_once_with_the_parameter(fleet: Fleet) -> None:
         sidekeeper.trigger(JOB, parameter="day=2", endpoint=endpoint)
     assert (raised.value.code, raised.value.reason) == ("FAILED_PRECONDITION", "TRIGGER_NOT_SUPPORTED")
     fleet.tree.delete("instances/10.0.0.9@-@1")
+
+
+def test_a_job_is_triggered_on_zookeeper_itself_once_for_a_request_and_nothing_is_registered(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    instances = fleet.tree.children("instances")
+    servers = fleet.tree.children("servers")
+    words = ["trigger", JOB, "--request-id", "mine"]
+    expected = {"triggered_instance_ids": sorted(instances), "pending_instance_ids": [], "triggered_items": []}
+    assert told(*words, *on_zookeeper(fleet)) == expected
+    eventually("all items run", lambda: [item for item, _ in started(applications)] == list(range(6)))
+    # The sidecars recognise the request.
+    assert told(*words, "--endpoint", f"unix://{applications[0].sidecar.socket}") == expected
+    assert (fleet.tree.children("instances"), fleet.tree.children("servers")) == (instances, servers)
+    assert fleet.tree.children("trigger") == []
+    assert len(started(applications)) == 6
+    other = call("trigger", "other", *on_zookeeper(fleet))
+    assert (other.returncode, "job `other` has no configuration" in other.stderr) == (1, True), other.stderr
+    unknown = call("trigger", JOB, "--item", "6", *on_zookeeper(fleet))
+    assert (unknown.returncode, "it has 6 items, from 0" in unknown.stderr) == (1, True), unknown.stderr
+    unsaid = call("trigger", JOB, "--item", "1", "--request-id", "mine", *on_zookeeper(fleet))
+    assert (unsaid.returncode, "was given to another request" in unsaid.stderr) == (1, True), unsaid.stderr
+    away = call("trigger", JOB, "--zookeeper", "127.0.0.1:1", "--namespace", fleet.namespace)
+    assert (away.returncode, "no session with ZooKeeper" in away.stderr) == (75, True), away.stderr

@@ -95,48 +95,59 @@ fn shown<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
     }
 }
 
-/// Triggers items of a job. Returns them. A request with the same id that was carried out before changes nothing.
+/// Triggers items of a job, on the sidecar's session. Returns them. A request with the same id that was carried out before changes nothing.
 pub async fn trigger(
     shared: &Shared,
     job: &JobName,
     wish: &ItemWish,
     id: &RequestId,
 ) -> Result<BTreeSet<Item>, ItemTriggerError> {
-    tokio::select! {
-        triggered = trigger_at_once(shared, job, wish, id) => triggered,
-        () = shared.clock.sleep(LIMIT) => Err(ItemTriggerError::Late(job.clone())),
-    }
+    let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    trigger_in(namespace, job, wish, id).await
 }
 
-async fn trigger_at_once(
-    shared: &Shared,
+/// The same, on another session.
+pub async fn trigger_in(
+    namespace: Namespace<'_>,
     job: &JobName,
     wish: &ItemWish,
     id: &RequestId,
 ) -> Result<BTreeSet<Item>, ItemTriggerError> {
-    let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
+    tokio::select! {
+        triggered = trigger_at_once(namespace, job, wish, id) => triggered,
+        () = namespace.clock.sleep(LIMIT) => Err(ItemTriggerError::Late(job.clone())),
+    }
+}
+
+async fn trigger_at_once(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    wish: &ItemWish,
+    id: &RequestId,
+) -> Result<BTreeSet<Item>, ItemTriggerError> {
+    let Namespace { session, root, .. } = namespace;
     if let Some(obstacle) = session.obstacle() {
         return Err(TriggerError::Unwritable { job: job.clone(), obstacle }.into());
     }
-    let own_paths = ExtensionPaths::new(&shared.namespace, job);
+    let own_paths = ExtensionPaths::new(root, job);
     let unread = |error| TriggerError::Unread { job: job.clone(), error };
     let unwritten = |error| TriggerError::Unwritten { job: job.clone(), error };
-    if let Some(items) = before(&*session, &own_paths, job, wish, id).await? {
+    if let Some(items) = before(&**session, &own_paths, job, wish, id).await? {
         return Ok(items);
     }
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
     let picture = namespace.picture(job).await.map_err(unread)?;
     let picture = picture.ok_or_else(|| TriggerError::NotConfigured(job.clone()))?;
     let ItemPlan { transaction, items } =
         plan_items(&own_paths, &picture, wish, id).map_err(|refusal| of_refusal(job, refusal))?;
-    requests::make_room(&*session, &own_paths).await.map_err(unwritten)?;
+    requests::make_room(&**session, &own_paths).await.map_err(unwritten)?;
     let folder = own_paths.fleet().triggers();
     session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(unwritten)?;
     match session.commit(transaction).await.map_err(|failure| failure.error) {
-        Ok(results) => requests::forget_old(&*session, &own_paths, id, &results).await,
+        Ok(results) => requests::forget_old(&**session, &own_paths, id, &results).await,
         // The same request at the same time.
         Err(error @ Error::NodeExists(_)) => {
-            let before = before(&*session, &own_paths, job, wish, id).await?;
+            let before = before(&**session, &own_paths, job, wish, id).await?;
             return before.ok_or_else(|| unwritten(error).into());
         }
         Err(error) => return Err(unwritten(error).into()),

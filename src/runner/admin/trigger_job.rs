@@ -13,6 +13,7 @@ use crate::extension::path::ExtensionPaths;
 use crate::extension::request_record::{RequestId, RequestRecord};
 use crate::job::{InstanceId, Item, JobName};
 use crate::registry::Session;
+use crate::runner::admin::Namespace;
 use crate::runner::requests;
 use crate::runner::shared::Shared;
 use crate::tree::Error;
@@ -97,7 +98,7 @@ pub enum TriggerError {
     },
 }
 
-/// Triggers all instances of a job that are online. `request`: the id that the caller has given the request; if it was carried out
+/// Triggers all instances of a job that are online, on the sidecar's session. `request`: the id that the caller has given the request; if it was carried out
 /// before, nothing is changed.
 pub async fn trigger(
     shared: &Shared,
@@ -105,19 +106,29 @@ pub async fn trigger(
     request: Option<&RequestId>,
 ) -> Result<Triggered, TriggerError> {
     let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
+    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    trigger_in(namespace, job, request).await
+}
+
+/// The same, on another session.
+pub async fn trigger_in(
+    namespace: Namespace<'_>,
+    job: &JobName,
+    request: Option<&RequestId>,
+) -> Result<Triggered, TriggerError> {
+    let Namespace { session, root, clock } = namespace;
     if let Some(obstacle) = session.obstacle() {
         return Err(TriggerError::Unwritable { job: job.clone(), obstacle });
     }
     let unread = |error| TriggerError::Unread { job: job.clone(), error };
     let unwritten = |error| TriggerError::Unwritten { job: job.clone(), error };
-    let (paths, own_paths) =
-        (JobPaths::new(&shared.namespace, job), ExtensionPaths::new(&shared.namespace, job));
+    let (paths, own_paths) = (JobPaths::new(root, job), ExtensionPaths::new(root, job));
     let mut result = Triggered::default();
     let mut clear = true;
     let (mut attempt, mut part) = (0, 0);
     loop {
         while let Some(id) = request {
-            match requests::read(&*session, &own_paths.request(id, part)).await.map_err(unread)? {
+            match requests::read(&**session, &own_paths.request(id, part)).await.map_err(unread)? {
                 None => break,
                 Some(RequestRecord::Trigger(record)) if record.asked.is_none() => {
                     result.triggered.extend(record.triggered);
@@ -133,7 +144,7 @@ pub async fn trigger(
                 }
             }
         }
-        let view = read(&session, &paths).await.map_err(unread)?;
+        let view = read(session, &paths).await.map_err(unread)?;
         let record = request.map(|id| own_paths.request(id, part));
         let plan =
             plan_trigger(&paths, &view, &result.triggered, clear, record.as_ref()).map_err(|refusal| {
@@ -145,7 +156,7 @@ pub async fn trigger(
                 }
             })?;
         if record.is_some() {
-            requests::make_room(&*session, &own_paths).await.map_err(unwritten)?;
+            requests::make_room(&**session, &own_paths).await.map_err(unwritten)?;
         }
         if !plan.transaction.is_empty() {
             match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
@@ -153,7 +164,7 @@ pub async fn trigger(
                     attempt = 0;
                     part = part.saturating_add(1);
                     if let Some(id) = request {
-                        requests::forget_old(&*session, &own_paths, id, &results).await;
+                        requests::forget_old(&**session, &own_paths, id, &results).await;
                     }
                 }
                 Err(last @ (Error::NoNode(_) | Error::NodeExists(_) | Error::NotEmpty(_))) => {
@@ -162,7 +173,7 @@ pub async fn trigger(
                     }
                     // Another client has put nodes below a trigger. Sidekeeper does not delete these.
                     clear &= !matches!(last, Error::NotEmpty(_));
-                    shared.clock.sleep(PAUSE.saturating_mul(1 << attempt)).await;
+                    clock.sleep(PAUSE.saturating_mul(1 << attempt)).await;
                     attempt += 1;
                     continue;
                 }
