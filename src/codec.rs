@@ -7,8 +7,10 @@ use prost::Message;
 use tonic::codec::BufferSettings;
 use tonic_prost::ProstCodec;
 
-/// The size of a new buffer, in bytes; it grows with a larger message. The usual event takes some hundred.
-const BUFFER: usize = 1024;
+/// The size of a new buffer for messages that come, in bytes; it grows with a larger message.
+const RECEIVED: usize = 1024;
+/// The same for messages that are sent. The stream of an idle instance only has the ends of its lease, of some twenty bytes.
+const SENT: usize = 256;
 /// The size in bytes from which on a stream sends what it has: tonic's default.
 const SEND_FROM: usize = 32 * 1024;
 
@@ -22,10 +24,6 @@ impl<T, U> Default for Codec<T, U> {
     }
 }
 
-fn settings() -> BufferSettings {
-    BufferSettings::new(BUFFER, SEND_FROM)
-}
-
 impl<T, U> tonic::codec::Codec for Codec<T, U>
 where
     T: Message + Send + 'static,
@@ -37,10 +35,10 @@ where
     type Decoder = <ProstCodec<T, U> as tonic::codec::Codec>::Decoder;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, U>::raw_encoder(settings())
+        ProstCodec::<T, U>::raw_encoder(BufferSettings::new(SENT, SEND_FROM))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<T, U>::raw_decoder(settings())
+        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(RECEIVED, SEND_FROM))
     }
 }

@@ -151,7 +151,7 @@ impl ParticipantService for Participants {
         let job = attach.job.clone();
         let (attachment_id, outlet) =
             self.attachments.attach(attach).await.map_err(|error| status::of_attach(&error))?;
-        let shared = self.attachments.shared().clone();
+        let shared = Arc::clone(self.attachments.shared());
         Ok(Response::new(Events { attachment_id, job, outlet, shared, connection, ended: false }))
     }
 
@@ -322,7 +322,7 @@ pub struct Events {
     attachment_id: String,
     job: JobName,
     outlet: Outlet,
-    shared: Shared,
+    shared: Arc<Shared>,
     connection: Option<ConnectionInfo>,
     ended: bool,
 }

@@ -178,7 +178,7 @@ impl Evidence {
     /// The items and servers that are disabled.
     pub fn disablings(&self) -> Vec<Disabling> {
         let Picture { nodes: view, fleet } = &self.picture;
-        let disabled = view.items().iter().filter(|(_, known)| known.disabled).map(|(item, _)| *item);
+        let disabled = view.items().filter(|(_, known)| known.disabled).map(|(item, _)| item);
         let of_item = |item| Disabling {
             about: Noted::Item(item),
             since: self.written.get(&self.paths.item_child(item, "disabled")).copied(),

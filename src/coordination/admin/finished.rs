@@ -139,7 +139,7 @@ impl Job<'_> {
             return None;
         }
         let is_java = |known: &ItemView| known.owner.as_ref().is_some_and(|owner| owner.instance.is_java());
-        if view.items().values().any(is_java) && !beside_java {
+        if view.item_views().any(is_java) && !beside_java {
             return None;
         }
         let is_done = |item: Item| {

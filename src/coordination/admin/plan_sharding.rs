@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::coordination::job::ownership::forecast::{Unforeseen, forecast, leads_java};
 use crate::coordination::job::picture::Picture;
-use crate::coordination::job::picture::nodes::ConfigView;
+use crate::coordination::job::picture::nodes::{ConfigView, ItemView};
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
 use crate::elasticjob::instance_yaml;
@@ -180,10 +180,8 @@ fn changed(configuration: &JobConfiguration, what_if: &WhatIf) -> JobConfigurati
 }
 
 fn owners_now(picture: &Picture) -> BTreeMap<Item, InstanceId> {
-    let owner = |(item, view): (&Item, &crate::coordination::job::picture::nodes::ItemView)| {
-        Some((*item, view.owner.as_ref()?.instance.clone()))
-    };
-    picture.nodes.items().iter().filter_map(owner).collect()
+    let owner = |(item, view): (Item, &ItemView)| Some((item, view.owner.as_ref()?.instance.clone()));
+    picture.nodes.items().filter_map(owner).collect()
 }
 
 /// The changes of nodes that the instances would make: of the job's, and of those that its sidecars publish.

@@ -138,16 +138,16 @@ impl JobStatus {
             enabled: instance.server_ip().is_some_and(|ip| view.is_enabled(ip)),
             leader: Some(instance) == leader,
         });
-        let items = view.items().iter().map(|(item, known)| ItemStatus {
-            item: *item,
-            parameter: settings.and_then(|settings| settings.parameter(*item)).map(str::to_owned),
+        let items = view.items().map(|(item, known)| ItemStatus {
+            item,
+            parameter: settings.and_then(|settings| settings.parameter(item)).map(str::to_owned),
             owner: known.owner.as_ref().map(|owner| (owner.instance.clone(), owner.token)),
             running: known.running.is_some(),
             running_since: None,
             misfire: known.misfire,
             disabled: known.disabled,
             next: fleet
-                .target(*item)
+                .target(item)
                 .filter(|next| known.owner.as_ref().is_some_and(|owner| owner.instance != **next))
                 .cloned(),
             last: None,

@@ -83,7 +83,8 @@ impl Entry {
 pub(crate) struct Ledger {
     /// The sharding for which the entries were read.
     generation: Option<Generation>,
-    entries: BTreeMap<Item, Entry>,
+    /// Boxed: a node of the map has room for eleven, and many instances have one item.
+    entries: BTreeMap<Item, Box<Entry>>,
     /// The tokens of the items at the last read of the ledger.
     tokens: BTreeMap<Item, FencingToken>,
     /// The fires that have a witness, as far as it is known.
@@ -218,7 +219,7 @@ impl Ledger {
     /// over does not write the entry: it has the instant already.
     fn ledger_entry(&self, cx: &Context, item: Item) -> Option<&Entry> {
         let token = token(cx, item)?;
-        self.entries.get(&item).filter(|entry| cx.monitors() && entry.token == token)
+        self.entries.get(&item).map(Box::as_ref).filter(|entry| cx.monitors() && entry.token == token)
     }
 
     /// Whether the entry of an item can be written: this instance owns the item, and its entry is known.
@@ -343,10 +344,11 @@ impl Ledger {
                 let node = read.get(&item);
                 let (entry, version) =
                     (node.map(|node| node.entry).unwrap_or_default(), node.map(|node| node.version));
-                let same = |known: &&Entry| known.token == token && known.version >= version;
                 // An entry that this instance has written since the read is newer.
-                let known = self.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
-                (item, known.copied().unwrap_or(Entry { content: entry, version, token }))
+                let is_newer = |known: &Entry| known.token == token && known.version >= version;
+                let known = self.entries.get(&item);
+                let kept = known.filter(|known| is_newer(known) || mutant!(LedgerEntryKept));
+                (item, kept.cloned().unwrap_or_else(|| Box::new(Entry { content: entry, version, token })))
             })
             .collect();
         let tokens: BTreeMap<_, _> = self.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tokio::sync::{mpsc, oneshot};
+use futures::channel::mpsc;
+use tokio::sync::oneshot;
 
 use super::watch::Flush;
 use crate::tree::Path;
@@ -11,7 +12,8 @@ use crate::tree::Path;
 const PRUNE_FROM: usize = 64;
 
 /// Where to ask a watch to send its changes. The channels are unbounded, but each request in flight has at most one message
-/// in each, and requests are bounded.
+/// in each, and requests are bounded. A channel without a message is small: there are two for each job, and Tokio's have room for 32
+/// messages.
 pub(super) struct Flushers {
     by_root: BTreeMap<Path, Vec<mpsc::UnboundedSender<Flush>>>,
     count: usize,
@@ -53,7 +55,7 @@ impl Flushers {
         let ask = |flushes: &mpsc::UnboundedSender<Flush>| {
             let (flush, flushed) = oneshot::channel();
             // Fails when the watch has ended.
-            flushes.send(flush).is_ok().then_some(flushed)
+            flushes.unbounded_send(flush).is_ok().then_some(flushed)
         };
         flushers.filter_map(ask).collect()
     }
@@ -71,7 +73,7 @@ mod tests {
     fn a_change_asks_the_watches_above_it_once_and_no_others() {
         let mut flushers = Flushers::default();
         let mut asked = ["/", "/a", "/a/b", "/a/b", "/ab", "/a/b/c/d"].map(|root| {
-            let (sender, receiver) = mpsc::unbounded_channel();
+            let (sender, receiver) = mpsc::unbounded();
             flushers.add(path(root), sender);
             receiver
         });
@@ -86,7 +88,7 @@ mod tests {
         let mut flushers = Flushers::default();
         let kept: Vec<_> = (0..1_000)
             .filter_map(|number| {
-                let (sender, receiver) = mpsc::unbounded_channel();
+                let (sender, receiver) = mpsc::unbounded();
                 flushers.add(path("/a").child(&number.to_string()), sender);
                 (number % 100 == 0).then_some(receiver)
             })

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures::channel::mpsc;
 use futures::future::{BoxFuture, join_all, ready};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::warn;
 use zookeeper_client as zk;
 
@@ -340,7 +341,7 @@ impl Session for ZooKeeperSession {
 
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
         let (sender, watch) = watch_channel();
-        let (flushes, flushed) = mpsc::unbounded_channel();
+        let (flushes, flushed) = mpsc::unbounded();
         if let Err(error) = self.shared.follow(TreeFollower::new(root.clone(), wants_data, sender, flushed)) {
             return Box::pin(ready(Err(error)));
         }

@@ -17,8 +17,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures::FutureExt;
-use tokio::sync::{mpsc, oneshot, watch};
+use futures::channel::mpsc;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{oneshot, watch};
 use zookeeper_client as zk;
 
 use super::connection::{Link, LinkState};
@@ -151,7 +152,7 @@ impl TreeFollower {
             tokio::select! {
                 biased;
                 () = self.sender.closed() => return Err(Stopped::Finished),
-                Some(flush) = self.flushes.recv() => self.held.push(flush),
+                Some(flush) = self.flushes.next() => self.held.push(flush),
                 event = watcher.changed() => batch.add(event)?,
             }
             while let Ok(flush) = self.flushes.try_recv() {

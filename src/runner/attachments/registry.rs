@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::OptionFuture;
 use tokio::sync::watch;
 use tracing::Instrument;
 
@@ -16,7 +17,7 @@ use crate::runner::job::task::Task;
 use crate::runner::lock::registry::Locks;
 use crate::runner::shared::Shared;
 use crate::runner::state_file::contents::Member;
-use crate::runner::turns::Turns;
+use crate::runner::turns::{Turn, Turns};
 
 use super::list::{Attachment, List};
 use super::request::Attach;
@@ -31,12 +32,12 @@ pub(super) struct Inner {
     pub(super) draining: bool,
 }
 
-/// The streams that are attached, and those whose application may reattach. Clones share the list.
+/// The streams that are attached, and those whose application may reattach. Clones share the list; each instance keeps one.
 #[derive(Clone)]
 pub struct Attachments {
-    shared: Shared,
+    shared: Arc<Shared>,
     /// The locks that executions hold for their items.
-    locks: Locks,
+    locks: Arc<Locks>,
     inner: Arc<Mutex<Inner>>,
     /// In which order many instances join.
     pub(super) turns: Turns,
@@ -48,11 +49,12 @@ impl Attachments {
     /// A list without attachments.
     pub fn new(shared: Shared, locks: Locks) -> Self {
         let count = Arc::new(watch::channel(0).0);
+        let (shared, locks) = (Arc::new(shared), Arc::new(locks));
         Self { shared, locks, inner: Arc::default(), turns: Turns::default(), count }
     }
 
     /// The state that all tasks share.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -107,7 +109,7 @@ impl Attachments {
         });
         let picture = self.shared.follow(&attach.job, attach.configuration.as_ref());
         let (task, handle, outlet) =
-            Task::new(participant(identity.clone()), identity, picture, &self.shared, self.locks.clone());
+            Task::new(participant(identity.clone()), identity, picture, &self.shared, &self.locks);
         let attachment = Attachment {
             job: attach.job.clone(),
             instance: instance.clone(),
@@ -130,24 +132,26 @@ impl Attachments {
             profile: attach.profile.clone(),
             since: self.shared.clock.now().wall,
         };
-        let (attachments, job) = (self.clone(), attach.job.clone());
+        let attachments = self.clone();
+        // Boxed: its memory is free when the instance has joined.
+        let turn = (!is_restored).then(|| Box::pin(self.clone().turn(execution_prefix.clone(), member)));
         let task = async move {
-            let state_file = &attachments.shared.state_file;
-            let mut turn = None;
-            if !is_restored {
-                // Before the instance has a node.
-                state_file.add(&execution_prefix, member).await;
-                // Its stream is open meanwhile, and the job's nodes are read.
-                let draw = || attachments.shared.clock.unguessable();
-                turn = Some(attachments.turns.take(&job, draw).await);
-            }
+            let turn = OptionFuture::from(turn).await;
             task.run(turn).await;
             attachments.remove(&execution_prefix);
-            state_file.remove(&execution_prefix).await;
+            attachments.shared.state_file.remove(&execution_prefix).await;
         };
         // The task ends after its stream or with a drain.
         self.shared.clock.spawn(task.instrument(span));
         (attachment_id, outlet)
+    }
+
+    /// The instance's turn to join. Its stream is open meanwhile, and the job's nodes are read.
+    async fn turn(self, execution_prefix: String, member: Member) -> Turn {
+        let job = member.job.clone();
+        // Before the instance has a node.
+        self.shared.state_file.add(&execution_prefix, member).await;
+        self.turns.take(&job, || self.shared.clock.unguessable()).await
     }
 
     /// Removes the attachment of a participant whose task has ended.

@@ -1,6 +1,7 @@
 //! The locks that a participant holds for its items, or waits for. Decides nothing: tells the participant the news of each.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{AbortHandle, Abortable, BoxFuture, abortable};
@@ -22,24 +23,19 @@ struct News {
 
 /// The locks of one participant. Dropping it gives them back.
 pub(super) struct ItemLocks {
-    locks: Locks,
-    /// The name by which others know the holder.
-    holder: String,
+    locks: Arc<Locks>,
     news: FuturesUnordered<Abortable<BoxFuture<'static, News>>>,
     /// By the number that the participant chose.
     asked: BTreeMap<u64, AbortHandle>,
 }
 
 impl ItemLocks {
-    pub(super) fn new(locks: Locks, identity: &Identity) -> Self {
-        let Identity { job, instance, .. } = identity;
-        let name = format!("{instance} of job {job}");
-        let holder = if name.len() <= HOLDER_BYTES_MAX { name } else { instance.to_string() };
-        Self { locks, holder, news: FuturesUnordered::new(), asked: BTreeMap::new() }
+    pub(super) fn new(locks: Arc<Locks>) -> Self {
+        Self { locks, news: FuturesUnordered::new(), asked: BTreeMap::new() }
     }
 
-    /// Asks for a lock. Returns the input that it cannot be had.
-    pub(super) fn ask(&mut self, number: u64, lock: &str) -> Option<Input> {
+    /// Asks for a lock for this instance. Returns the input that it cannot be had.
+    pub(super) fn ask(&mut self, number: u64, lock: &str, identity: &Identity) -> Option<Input> {
         let refused = |why: String| Some(Input::ItemLock(number, LockNews::Lost(why)));
         let Some(lock) = LockPaths::named(&self.locks.roots().locks, lock) else {
             return refused("this cannot be the name of a lock".to_owned());
@@ -53,7 +49,7 @@ impl ItemLocks {
             // The participant limits the wait.
             wait: None,
             hold_max: None,
-            data: Some(self.holder.clone()),
+            data: Some(holder(identity)),
             application_id: String::new(),
             is_of_item: true,
         };
@@ -143,4 +139,10 @@ fn end(end: Option<&End>) -> String {
         Some(End::Draining) => loss(LossReason::Draining).to_owned(),
         Some(End::Released | End::TimedOut(_)) | None => "it has ended".to_owned(),
     }
+}
+
+/// The name by which others know the holder.
+fn holder(Identity { job, instance, .. }: &Identity) -> String {
+    let name = format!("{instance} of job {job}");
+    if name.len() <= HOLDER_BYTES_MAX { name } else { instance.to_string() }
 }

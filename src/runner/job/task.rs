@@ -114,12 +114,12 @@ impl Task {
         identity: Identity,
         picture: Follower,
         shared: &Shared,
-        locks: Locks,
+        locks: &Arc<Locks>,
     ) -> (Box<Self>, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (backlog, outlet) = Backlog::new(shared.clock.clone());
         let (over, over_receiver) = watch::channel(false);
-        let item_locks = ItemLocks::new(locks, &identity);
+        let item_locks = ItemLocks::new(Arc::clone(locks));
         let measure = Measure::new(shared.meters.job(&identity.job));
         let spans = Spans::new(&shared.namespace, &identity.job, &identity.instance);
         let task = Self {
@@ -457,7 +457,7 @@ impl Task {
                 log::retry(item, news);
             }
             Effect::AskItemLock { number, lock } => {
-                if let Some(refused) = self.item_locks.ask(number, &lock) {
+                if let Some(refused) = self.item_locks.ask(number, &lock, &self.identity) {
                     self.in_flight.push(Box::pin(std::future::ready(refused)));
                 }
             }

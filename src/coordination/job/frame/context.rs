@@ -123,7 +123,7 @@ pub(crate) struct Context {
 impl Context {
     /// The context of a participant that has not joined yet.
     pub(crate) fn new(identity: Identity, request: Request) -> Self {
-        let unknown = Picture::unknown(&identity.paths, &identity.own_paths);
+        let unknown = Picture::of_nothing(&identity.own_paths);
         Self {
             now: Now { wall: Timestamp::UNIX_EPOCH, mono: Duration::ZERO },
             identity,

@@ -61,7 +61,11 @@ impl Pending {
 
     /// Records that a commit has succeeded.
     pub(crate) fn succeeded(&mut self, purpose: Purpose) {
-        self.slots.entry(purpose).or_default().failures = 0;
+        self.slots.remove(&purpose);
+        if self.slots.is_empty() {
+            // An empty map keeps the memory of its last entries.
+            self.slots = BTreeMap::new();
+        }
     }
 
     /// Records that a commit has failed. Returns whether the view has to be read again.

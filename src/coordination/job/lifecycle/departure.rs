@@ -65,7 +65,7 @@ fn leaves(cx: &Context, executions: &Executions, reason: EndReason) -> Phase {
 /// Whether the application may be working on an item of this instance.
 fn may_work(cx: &Context, executions: &Executions) -> bool {
     let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == cx.identity.instance);
-    let owns = || !cx.view.is_loaded() || cx.view.items().values().any(owns);
+    let owns = || !cx.view.is_loaded() || cx.view.item_views().any(owns);
     executions.running().next().is_some() || (cx.is_continuous() && owns())
 }
 

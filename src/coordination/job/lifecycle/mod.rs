@@ -40,7 +40,7 @@ pub(crate) struct Lifecycle {
     /// The items that this instance has handed over to leave.
     handed_over: BTreeSet<Item>,
     /// The instance of a former process, until its restart has ended.
-    restart: Option<Restart>,
+    restart: Option<Box<Restart>>,
 }
 
 #[derive(Debug)]

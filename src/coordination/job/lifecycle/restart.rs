@@ -39,7 +39,7 @@ impl Lifecycle {
     /// The state of an instance whose nodes a former process has left.
     pub(crate) fn restored(former: Former) -> Self {
         let restart = Restart { former, found: false, back: None, instants: Instants::Unasked };
-        Self { restart: Some(restart), ..Self::default() }
+        Self { restart: Some(Box::new(restart)), ..Self::default() }
     }
 
     /// Whether it waits for an application of the former process.

@@ -161,18 +161,18 @@ impl Names {
         for (item, view) in cx.view.items() {
             // A node that this instance has just handed over has the version of the node that an earlier holder of the
             // name had.
-            let is_due = |owner: &&Ownership| is_to_be_renewed(cx, owner) && !is_given(*item);
+            let is_due = |owner: &&Ownership| is_to_be_renewed(cx, owner) && !is_given(item);
             let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
             // Steps that do not fit go into the next transaction.
             if size >= cx.transaction_bytes {
                 break;
             }
-            let path = cx.identity.paths.item_instance(*item);
+            let path = cx.identity.paths.item_instance(item);
             let before = transaction.len();
             transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
             transaction.push(Operation::create(path, NodeKind::Persistent, cx.identity.instance.as_str()));
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-            renewed.push((*item, owner.since.unwrap_or(now.wall)));
+            renewed.push((item, owner.since.unwrap_or(now.wall)));
         }
         if renewed.is_empty() {
             return;

@@ -67,7 +67,7 @@ impl Liveness {
     /// Compares the named instances with those online. Returns whether the nodes have to be read again before the
     /// result is known.
     fn look(&mut self, view: &JobView, fleet: &FleetView, now: Duration) -> bool {
-        let named = view.items().values().flat_map(named_by);
+        let named = view.item_views().flat_map(named_by);
         let is_instance = |id: &InstanceId| view.instances().contains_key(id);
         let offline: BTreeSet<_> = named.filter(|id| !is_instance(id)).cloned().collect();
         let (finishing, mut missing): (BTreeSet<_>, BTreeSet<_>) =

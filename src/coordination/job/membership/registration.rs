@@ -128,7 +128,7 @@ fn owns_items(cx: &Context) -> bool {
     let name = cx.identity.name.as_ref();
     let is_ours = |id: &InstanceId| id == me || name.is_some_and(|name| id.has_name(name.as_str()));
     let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| is_ours(&owner.instance));
-    cx.view.sharding_version().is_some() && cx.view.items().values().any(owns)
+    cx.view.sharding_version().is_some() && cx.view.item_views().any(owns)
 }
 
 /// Creates server and instance in one transaction, so that no start-up of a peer falls between them (H16); and the

@@ -73,7 +73,7 @@ impl StaleServers {
 
     fn look(&mut self, cx: &Context) {
         let online = cx.view.instances().keys();
-        let owners = cx.view.items().values().filter_map(|item| Some(&item.owner.as_ref()?.instance));
+        let owners = cx.view.item_views().filter_map(|item| Some(&item.owner.as_ref()?.instance));
         let mut used: BTreeSet<_> = online.chain(owners).filter_map(|id| id.server_ip()).collect();
         used.insert(cx.identity.server_ip);
         let idle = cx

@@ -356,11 +356,11 @@ fn current_assignment(
     let generation = cx.view.generation().max(turn_token).max(revoked).max(cx.assigned.generation());
     let mut items = Vec::new();
     if cx.is_registered() && (cx.is_enabled() || mutant!(DisabledServerExecutes)) {
-        for (item, view) in cx.view.items().range(..Item(total)) {
+        for (item, view) in cx.view.items().take_while(|(item, _)| *item < Item(total)) {
             let Some(owner) = &view.owner else { continue };
             let token = match turn {
                 Turn::Assigned if owner.instance == cx.identity.instance => {
-                    if ownership.is_revoked(cx, executions, *item) || is_to_be_renewed(cx, owner) {
+                    if ownership.is_revoked(cx, executions, item) || is_to_be_renewed(cx, owner) {
                         continue;
                     }
                     owner.token
@@ -370,8 +370,8 @@ fn current_assignment(
                 Turn::Assigned | Turn::Others(_) | Turn::Changing => continue,
             };
             items.push(AssignedItem {
-                item: *item,
-                parameter: settings.and_then(|s| s.parameter(*item)).map(str::to_owned),
+                item,
+                parameter: settings.and_then(|s| s.parameter(item)).map(str::to_owned),
                 token,
                 disabled: view.disabled && !mutant!(DisabledItemExecuted),
             });

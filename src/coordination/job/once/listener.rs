@@ -61,7 +61,7 @@ impl Once {
     /// Records since when the barrier of this round is complete.
     fn record_complete(&mut self, cx: &Context) {
         let now = cx.now;
-        let barrier = self.round.as_ref().and_then(Round::barrier);
+        let barrier = self.round.as_deref().and_then(Round::barrier);
         let complete = barrier.is_some_and(|barrier| is_complete(cx, barrier));
         let since = self.complete_since.unwrap_or(now.mono);
         self.complete_since = complete.then_some(since);
@@ -121,7 +121,7 @@ impl Once {
             out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         }
-        let round = self.round.as_ref();
+        let round = self.round.as_deref();
         let barrier =
             round.filter(|round| round.acting == Acting::Called(call.to_owned())).and_then(Round::barrier);
         out.push(Effect::Answer(ticket, Answer::ListenerReported { in_time: barrier.is_some() }));

@@ -101,7 +101,7 @@ impl Round {
 
 #[derive(Debug, Default)]
 pub(crate) struct Once {
-    round: Option<Round>,
+    round: Option<Box<Round>>,
     /// The latch that was asked for and not left, and whether it is held.
     latch: Option<(Barrier, Latch)>,
     /// Since when the barrier is complete; monotonic.

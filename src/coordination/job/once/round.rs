@@ -150,7 +150,7 @@ impl Once {
         };
         let mut round = Round::new(Stage::Before, scheduled);
         round.enter(Stage::Before, now, listener.started_timeout);
-        self.round = Some(round);
+        self.round = Some(Box::new(round));
     }
 
     fn wait_before(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox) {
@@ -248,7 +248,7 @@ impl Once {
         let round = self.round.get_or_insert_with(|| {
             let mut round = Round::new(Stage::After, now.wall);
             round.enter(Stage::After, now, listener.completed_timeout);
-            round
+            Box::new(round)
         });
         // Before the next fire the round of the crashed execution is over.
         if round.stage != Stage::Before {

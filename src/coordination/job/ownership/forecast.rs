@@ -124,7 +124,7 @@ fn by_strategy(
 /// Whether no resharding comes: the first assignment stays for good, or the strategy chooses anew only for other instances.
 fn stays(view: &JobView, available: &[InstanceId], settings: &Settings, members_change: bool) -> bool {
     let configuration = &settings.configuration;
-    if view.items().range(Item(configuration.sharding_total_count)..).next().is_some() {
+    if view.surplus(configuration.sharding_total_count).next().is_some() {
         return false;
     }
     let owned = |item: Item| {
@@ -133,7 +133,7 @@ fn stays(view: &JobView, available: &[InstanceId], settings: &Settings, members_
     };
     let exists = |item: Item| view.item(item).is_some_and(|item| item.exists);
     match settings.strategy {
-        _ if configuration.static_sharding && !view.items().is_empty() => settings.items().all(exists),
+        _ if configuration.static_sharding && view.items().next().is_some() => settings.items().all(exists),
         ShardingStrategy::SingleShardingBalance => !members_change && settings.items().all(owned),
         ShardingStrategy::AvgAllocation
         | ShardingStrategy::Odevity

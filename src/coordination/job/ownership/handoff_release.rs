@@ -222,7 +222,7 @@ pub(crate) fn hands_over(cx: &Context, membership: &Membership, modes: &mut Mode
     let me = &cx.identity.instance;
     let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
     let stays = |id: &InstanceId| cx.fleet.member(id).is_some_and(|member| !member.profile.leaving);
-    cx.view.items().values().any(owns)
+    cx.view.item_views().any(owns)
         && cx.view.available().iter().any(|id| id != me && stays(id))
         && modes.now(cx) == Mode::OneByOne
 }

@@ -234,7 +234,7 @@ fn was_given_items(cx: &Context, id: &InstanceId) -> bool {
         let owner = item.owner.as_ref().filter(|owner| owner.instance == *id);
         owner.is_some_and(|owner| owner.token > FencingToken::from(created))
     };
-    cx.view.items().values().any(given)
+    cx.view.item_views().any(given)
 }
 
 /// Whether the flag is up although the items were resharded after it was raised.

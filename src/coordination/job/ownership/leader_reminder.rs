@@ -82,7 +82,7 @@ fn is_left_out(cx: &Context) -> bool {
     let me = &cx.identity.instance;
     let is_ours = |item: &ItemView| item.owner.as_ref().is_some_and(|owner| owner.instance == *me);
     // This is asked at each step: an instance that owns items asks no further.
-    if cx.view.items().values().any(is_ours) {
+    if cx.view.item_views().any(is_ours) {
         return false;
     }
     let instances = u32::try_from(cx.view.available().len()).unwrap_or(u32::MAX);

@@ -118,7 +118,7 @@ impl Reservations {
         let owner = |item: &crate::coordination::job::picture::nodes::ItemView| {
             item.owner.as_ref().map(|owner| owner.instance.clone())
         };
-        let owners: BTreeSet<_> = cx.view.items().values().filter_map(owner).collect();
+        let owners: BTreeSet<_> = cx.view.item_views().filter_map(owner).collect();
         let owning: BTreeSet<_> = owners.iter().filter_map(InstanceId::unique).collect();
         let over = cx
             .fleet

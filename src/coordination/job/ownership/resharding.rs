@@ -313,7 +313,7 @@ impl Resharding {
         }
         transaction.extend(reservations);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
-        let surplus = cx.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
+        let surplus = cx.view.surplus(progress.plan.total);
         // The items of online owners are released first.
         let goes = |item: &Item| !progress.plan.one_by_one || cx.view.online_owner(*item).is_none();
         let beyond = surplus.filter(goes).map(|item| (item, None));
@@ -455,8 +455,8 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
 
 /// Whether items have no owner that is online or has a reservation, or there are too many items.
 fn has_orphans(view: &JobView, reservations: &Reservations, settings: &Settings) -> bool {
-    let total = Item(settings.configuration.sharding_total_count);
-    let surplus = view.items().range(total..).any(|(item, _)| view.online_owner(*item).is_none());
+    let total = settings.configuration.sharding_total_count;
+    let surplus = view.surplus(total).any(|item| view.online_owner(item).is_none());
     let is_orphan = |item| {
         let owner = view.item(item).and_then(|item| item.owner.as_ref());
         owner.is_none_or(|owner| {
@@ -480,10 +480,10 @@ fn is_stale(
     if available.is_empty() {
         return false;
     }
-    let surplus = view.items().range(Item(total)..).next().is_some();
+    let surplus = view.surplus(total).next().is_some();
     let owner =
         |item: Item| view.item(item).and_then(|item| item.owner.as_ref()).map(|owner| &owner.instance);
-    if configuration.static_sharding && !view.items().is_empty() {
+    if configuration.static_sharding && view.items().next().is_some() {
         return surplus || settings.items().any(|item| view.item(item).is_none_or(|item| !item.exists));
     }
     if surplus {

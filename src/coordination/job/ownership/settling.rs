@@ -46,8 +46,7 @@ impl Settling {
             |id: &InstanceId| cx.view.instances().contains_key(id) || reservations.stays_with(id).is_some();
         self.is_owned = cx
             .view
-            .items()
-            .values()
+            .item_views()
             .any(|item| item.owner.as_ref().is_some_and(|owner| is_owner(&owner.instance)));
         let instances = cx.view.instances();
         let joined = match self.looked.replace(revision) {

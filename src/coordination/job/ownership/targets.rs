@@ -154,7 +154,7 @@ impl Targets {
         }
         let targets = self.now(cx, reservations);
         let total = cx.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
-        let surplus = cx.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
+        let surplus = cx.view.surplus(total).map(|item| (item, None));
         let moves = |(item, target): &(Item, Option<InstanceId>)| {
             let owner = cx.view.online_owner(*item);
             owner.is_some_and(|owner| target.as_ref() != Some(owner))

@@ -58,7 +58,8 @@ pub struct ItemTriggerView {
 pub struct FleetView {
     paths: FleetPaths,
     loaded: bool,
-    members: BTreeMap<InstanceId, MemberView>,
+    /// Boxed: a node of the map has room for eleven, and many jobs have few instances.
+    members: BTreeMap<InstanceId, Box<MemberView>>,
     names: BTreeMap<String, NameRecord>,
     notes: BTreeMap<Noted, NoteView>,
     plan: Option<HandoffPlan>,
@@ -137,7 +138,7 @@ impl FleetView {
         } else if let Some(id) = self.paths.member_of(path) {
             let profile = Profile::read(data);
             let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
-            self.members.insert(id, member);
+            self.members.insert(id, Box::new(member));
         } else if let Some(name) = self.paths.name_of(path) {
             self.names.insert(name.to_owned(), NameRecord::read(data, stat.version));
         } else if let Some(about) = self.paths.noted_of(path) {
@@ -183,12 +184,12 @@ impl FleetView {
 
     /// The node of an instance; `None`: it has published no profile.
     pub fn member(&self, id: &InstanceId) -> Option<&MemberView> {
-        self.members.get(id)
+        self.members.get(id).map(Box::as_ref)
     }
 
     /// All published profiles.
     pub fn members(&self) -> impl Iterator<Item = (&InstanceId, &MemberView)> {
-        self.members.iter()
+        self.members.iter().map(|(id, member)| (id, member.as_ref()))
     }
 
     /// The profile that an instance has published, or that its name's node has; `None`: none.

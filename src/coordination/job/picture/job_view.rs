@@ -53,7 +53,7 @@ pub struct JobView {
     expected: Option<Arc<JobConfiguration>>,
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, ServerView>,
-    instances: BTreeMap<InstanceId, InstanceView>,
+    instances: BTreeMap<InstanceId, Box<InstanceView>>,
     /// How many of the instances are Java's.
     java_instances: usize,
     /// The departures that were seen, and the readings, between which an instance may have left unseen.
@@ -65,7 +65,8 @@ pub struct JobView {
     failover_version: Option<i32>,
     necessary: bool,
     processing: bool,
-    items: BTreeMap<Item, ItemView>,
+    /// Boxed, as the instances: a node of the map has room for eleven, and many jobs have one item.
+    items: BTreeMap<Item, Box<ItemView>>,
     running: BTreeSet<Item>,
     /// Running nodes whose data was read; few, because only snapshots have it.
     running_read: BTreeSet<Item>,
@@ -327,8 +328,8 @@ impl JobView {
         }
         let (session, since) = (stat.ephemeral_owner, stat_time(stat));
         let is_java = id.is_java();
-        let before =
-            self.instances.insert(id, InstanceView { session, created: stat.created, since, readable });
+        let view = InstanceView { session, created: stat.created, since, readable };
+        let before = self.instances.insert(id, Box::new(view));
         self.java_instances += usize::from(is_java && before.is_none());
         // The instance returned before the view saw it leave.
         self.departures += u64::from(before.is_some_and(|before| before.session != session));
@@ -557,7 +558,7 @@ impl JobView {
     }
 
     /// The instances that are online, ascending by id.
-    pub fn instances(&self) -> &BTreeMap<InstanceId, InstanceView> {
+    pub fn instances(&self) -> &BTreeMap<InstanceId, Box<InstanceView>> {
         &self.instances
     }
 
@@ -623,14 +624,24 @@ impl JobView {
         self.necessary || self.processing
     }
 
-    /// All items that have a node.
-    pub fn items(&self) -> &BTreeMap<Item, ItemView> {
-        &self.items
+    /// All items that have a node, in their order.
+    pub fn items(&self) -> impl Iterator<Item = (Item, &ItemView)> {
+        self.items.iter().map(|(item, view)| (*item, view.as_ref()))
+    }
+
+    /// The known states of all items that have a node.
+    pub fn item_views(&self) -> impl Iterator<Item = &ItemView> {
+        self.items.values().map(Box::as_ref)
+    }
+
+    /// The items that have a node, although the job has only this many items.
+    pub fn surplus(&self, total: u32) -> impl Iterator<Item = Item> {
+        self.items.range(Item(total)..).map(|(item, _)| *item)
     }
 
     /// The known state of an item.
     pub fn item(&self, item: Item) -> Option<&ItemView> {
-        self.items.get(&item)
+        self.items.get(&item).map(Box::as_ref)
     }
 
     /// The items that an instance executes.

@@ -14,7 +14,7 @@ mod registry_clock;
 pub(in crate::coordination) mod schedule;
 pub mod settings;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
@@ -24,6 +24,9 @@ use crate::tree::WatchEvent;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::time::Now;
+
+/// A view without any node, for all participants: each of them needs one between two steps.
+static NOTHING: LazyLock<Arc<JobView>> = LazyLock::new(Arc::default);
 
 /// Both views of a job. A clone shows the same moment, and costs nothing until one of them changes.
 #[derive(Debug, Clone)]
@@ -39,6 +42,11 @@ impl Picture {
     pub fn unknown(paths: &JobPaths, own_paths: &ExtensionPaths) -> Self {
         let (nodes, fleet) = (JobView::new(paths.root().clone()), FleetView::new(own_paths.fleet()));
         Self { nodes: Arc::new(nodes), fleet: Arc::new(fleet) }
+    }
+
+    /// For a decision that must rest on no node: never applied to.
+    pub(in crate::coordination) fn of_nothing(own_paths: &ExtensionPaths) -> Self {
+        Self { nodes: Arc::clone(&NOTHING), fleet: Arc::new(FleetView::new(own_paths.fleet())) }
     }
 
     /// Announces an expected configuration. Many applications may have it, and it may be large.
