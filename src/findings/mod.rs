@@ -118,6 +118,8 @@ pub enum Cause {
     },
     /// A fire was missed, and will be re-run.
     ItemMisfired(Item),
+    /// So many triggers of the item have not been taken up.
+    ItemTriggerWaits(Item, usize),
     /// The application reports that it cannot execute the item.
     ItemFailing {
         /// The item.
@@ -264,6 +266,7 @@ impl Cause {
             Self::ItemFailoverWaits(_) => ("ITEM_FAILOVER_WAITS", Warning, Waits),
             Self::ItemWaitsForLock { .. } => ("ITEM_WAITS_FOR_LOCK", Warning, Waits),
             Self::ItemMisfired(_) => ("ITEM_MISFIRED", Info, None),
+            Self::ItemTriggerWaits(..) => ("ITEM_TRIGGER_WAITS", Info, None),
             Self::ItemFailing { .. } => ("ITEM_FAILING", Error, None),
         }
     }
@@ -300,6 +303,7 @@ impl Cause {
             | Self::ItemFailoverWaits(item)
             | Self::ItemWaitsForLock { item, .. }
             | Self::ItemMisfired(item)
+            | Self::ItemTriggerWaits(item, _)
             | Self::ItemFailing { item, .. } => Subject::Item(*item),
             Self::JobNotConfigured
             | Self::JobNodesLeft
@@ -387,6 +391,10 @@ impl Cause {
             Self::ItemMisfired(_) => {
                 "it has missed a fire, which is executed when the execution before it ends".to_owned()
             }
+            Self::ItemTriggerWaits(_, 1) => "a trigger of the item has not been taken up".to_owned(),
+            Self::ItemTriggerWaits(_, count) => {
+                format!("{count} triggers of the item have not been taken up: they are executed one after the other")
+            }
             Self::ItemFailing { times: 1, message, .. } => {
                 format!("its last execution failed: {}", message.shown())
             }
@@ -417,6 +425,9 @@ impl Cause {
             }
             Self::ItemWaitsForLock { lock, .. } => {
                 return format!("look who holds the lock: sidekeeper locks {lock}");
+            }
+            Self::ItemTriggerWaits(..) => {
+                return format!("wait, or see how far they are: sidekeeper triggers {job}");
             }
             Self::ServersIdle(servers) => {
                 let server = servers.first().map(|server| format!(" --server {server}")).unwrap_or_default();

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use futures::stream::TryStreamExt as _;
 use sidekeeper::proto::diagnostics_service_client::DiagnosticsServiceClient;
+use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{
     CheckDeploymentRequest, ExplainJobRequest, ExplainJobResponse, Finding, FindingSeverity, ItemVerdict,
-    finding_subject::Subject,
+    TriggerJobRequest, finding_subject::Subject,
 };
 use sidekeeper::tree::{NodeKind, Operation, Path};
 use tonic::{Code, Status};
@@ -362,6 +363,41 @@ async fn op_4_executions_that_take_longer_than_the_schedule_or_fail_are_named() 
     assert!(last.last_success_time.is_some() && last.last_success_time == last.at, "{answer:#?}");
     app.report_success(&again).await;
     app.report_success(&long).await;
+}
+
+#[tokio::test]
+async fn op_4_triggers_of_an_item_that_is_busy_are_named_until_they_are_taken_up() {
+    let fleet = Fleet::new().await;
+    let (first, other) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);
+    let yearly = sidekeeper::proto::JobConfiguration { cron: "0 0 0 1 1 ? *".to_owned(), ..job(2) };
+    let mut app = first.attach(request(yearly)).await;
+    app.assigned(&[0, 1]).await;
+    let mut jobs = JobServiceClient::new(other.connect().await);
+    let mut trigger = async |item| {
+        let wish = TriggerJobRequest { items: vec![item], ..TriggerJobRequest::default() };
+        let wish = TriggerJobRequest { job_name: JOB.to_owned(), ..wish };
+        bounded("the answer", jobs.trigger_job(wish)).await.unwrap();
+    };
+    let found = async || explain(&other, JOB, &[]).await.unwrap();
+    trigger(1).await;
+    let busy = app.execute().await;
+    assert_eq!(codes(&found().await), BTreeSet::new());
+    for waiting in ["a trigger of the item has not", "2 triggers of the item have not"] {
+        trigger(1).await;
+        let answer = found().await;
+        assert_eq!(codes(&answer), set([&["ITEM_TRIGGER_WAITS"][..]]), "{answer:#?}");
+        let finding = &answer.items[1].because[0];
+        assert_eq!(finding.subject.clone().unwrap().subject, Some(Subject::Item(1)));
+        assert!(finding.message.starts_with(waiting) && finding.since.is_some(), "{finding:?}");
+        assert_eq!(items_that(&answer, ItemVerdict::Runs), set([&[0, 1][..]]));
+    }
+    app.report_success(&busy).await;
+    let busy = app.execute().await;
+    let one_left = found().await;
+    assert!(one_left.items[1].because[0].message.starts_with("a trigger"), "{one_left:#?}");
+    app.report_success(&busy).await;
+    app.execute().await;
+    assert_eq!(codes(&found().await), BTreeSet::new());
 }
 
 #[tokio::test]

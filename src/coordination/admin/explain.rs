@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::coordination::admin::status::{Ending, ItemStatus, JobStatus, LastExecution};
 use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::disabling;
-use crate::coordination::job::picture::nodes::{ConfigView, ItemView, NoteView, ServerStatus};
+use crate::coordination::job::picture::nodes::{ConfigView, ItemView, NoteView, ServerStatus, stat_time};
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
@@ -406,6 +406,7 @@ impl Evidence {
         if known.misfire {
             because.push(self.written(Cause::ItemMisfired(item), self.paths.item_misfire(item)));
         }
+        because.extend(self.of_triggers(item));
         let status = self.status.items.iter().find(|status| status.item == item);
         because.extend(status.into_iter().flat_map(|status| self.of_sidecar(status)));
         worst_first(&mut because);
@@ -425,6 +426,16 @@ impl Evidence {
             running_since: status.and_then(|status| status.running_since),
             last: status.and_then(|status| status.last.clone()),
         }
+    }
+
+    /// The triggers of this item that no instance has taken up, the oldest first.
+    fn of_triggers(&self, item: Item) -> Option<Finding> {
+        let fleet = &self.picture.fleet;
+        let waiting: Vec<_> = fleet.waiting_triggers(item).collect();
+        let since = stat_time(waiting.first()?.stat);
+        let nodes = waiting.iter().take(PATHS_MAX).map(|view| fleet.paths().trigger(&view.request, item));
+        let cause = Cause::ItemTriggerWaits(item, waiting.len());
+        Some(Finding { paths: nodes.collect(), ..Finding::of(cause) }.since(since))
     }
 
     fn of_owner(&self, item: Item, known: &ItemView, of_job: Effect) -> Option<Finding> {

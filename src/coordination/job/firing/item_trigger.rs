@@ -41,7 +41,7 @@ const WAITS_MAX: SignedDuration = SignedDuration::from_hours(24);
 pub(super) fn next(cx: &Context, item: Item) -> Option<&ItemTriggerView> {
     let one_by_one = !cx.is_continuous() && cx.once_listener().is_none();
     cx.assigned.executable_item(item).filter(|_| one_by_one)?;
-    cx.fleet.waiting_trigger(item)
+    cx.fleet.waiting_triggers(item).next()
 }
 
 /// Plans the executions for which items wait.

@@ -245,9 +245,10 @@ impl FleetView {
         self.triggers.get(&item)?.get(&created)
     }
 
-    /// The oldest trigger of an item for which no execution has begun.
-    pub fn waiting_trigger(&self, item: Item) -> Option<&ItemTriggerView> {
-        self.triggers.get(&item)?.values().find(|view| view.trigger.begun.is_none())
+    /// The triggers of an item for which no execution has begun, the oldest first.
+    pub fn waiting_triggers(&self, item: Item) -> impl Iterator<Item = &ItemTriggerView> {
+        let triggers = self.triggers.get(&item).into_iter().flat_map(BTreeMap::values);
+        triggers.filter(|view| view.trigger.begun.is_none())
     }
 
     /// The latest instant for which an execution of an item has begun because of a trigger that is still there.
