@@ -105,6 +105,12 @@ mutants! {
     /// The node of the delay stays when the lock is given back.
     LockDelayKept,
 
+    // Cancels of the whole fleet.
+    /// A cancel of the whole fleet concerns executions that have begun after it.
+    FleetCancelHitsLater,
+    /// A cancel of the whole fleet concerns executions that the registry does not know.
+    FleetCancelHitsUnrecorded,
+
     // Triggers of items.
     /// The start of an item leaves its trigger as one that waits.
     ItemTriggerUnmarked,

@@ -16,7 +16,7 @@ fn cancelled(world: &World, since: usize) -> Vec<u32> {
 }
 
 #[test]
-fn each_execution_of_the_fleet_is_cancelled_once_and_the_next_ones_go_on() {
+pub fn each_execution_of_the_fleet_is_cancelled_once_and_the_next_ones_go_on() {
     for seed in 0..SEEDS {
         let mut world = every_ten_seconds(seed, 3, false, &[]);
         world.next_duration_ms = Some(5_000);
@@ -87,7 +87,7 @@ fn an_instance_that_was_cut_off_obeys_when_it_is_back_and_cancels_nothing_later(
 }
 
 #[test]
-fn an_execution_that_the_registry_does_not_know_is_not_cancelled() {
+pub fn an_execution_that_the_registry_does_not_know_is_not_cancelled() {
     let mut world = one_node(|configuration| configuration.monitor_execution = false);
     world.next_duration_ms = Some(1_500);
     world.run_until(second(8) + SignedDuration::from_millis(500));

@@ -78,6 +78,14 @@ const DIRECTED: &[Directed] = &[
         start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),
     directed!(
+        FleetCancelHitsLater,
+        fleet_cancel::each_execution_of_the_fleet_is_cancelled_once_and_the_next_ones_go_on
+    ),
+    directed!(
+        FleetCancelHitsUnrecorded,
+        fleet_cancel::an_execution_that_the_registry_does_not_know_is_not_cancelled
+    ),
+    directed!(
         ItemTriggerUnmarked,
         item_trigger::only_the_named_items_are_executed_once_and_the_next_fire_has_the_job_s_parameter_again
     ),

@@ -12,6 +12,7 @@ use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::job::{FencingToken, Item};
+use crate::mutants::mutant;
 
 impl Executions {
     /// Cancels the executions that operators have cancelled in the whole fleet, and drops their retries.
@@ -26,8 +27,11 @@ impl Executions {
             return;
         }
         let is_cancelled = |item: Item, node: Option<FencingToken>| {
-            let before = cx.fleet.cancelled_before(item);
-            matches!((node, before), (Some(node), Some(before)) if node < before)
+            let Some(before) = cx.fleet.cancelled_before(item) else { return false };
+            match node {
+                Some(node) => node < before || mutant!(FleetCancelHitsLater),
+                None => mutant!(FleetCancelHitsUnrecorded),
+            }
         };
         let concerned = self.running().filter(|(item, open)| {
             open.cancelled() != Some(CancelReason::Operator) && is_cancelled(*item, open.node)
