@@ -177,20 +177,25 @@ fn a_new_owner_reruns_a_flagged_item_once_also_for_the_fire_that_has_just_come()
 
 #[test]
 pub fn a_flagged_fire_keeps_its_instant_though_the_schedule_changes() {
-    let mut world = one_node(|_| {});
-    world.next_duration_ms = Some(3_000);
-    // It executes from :06 to :09; :08 is flagged, and then its application dies.
-    world.run_for(3_500);
-    world.kill(0);
-    let mut configuration = six_items();
-    configuration.cron = Some("0 0 0 1 1 ? 2099".to_owned());
-    world.put("config", &config_yaml::write(&configuration));
-    world.run_for(4_800);
-    world.next_duration_ms = Some(100);
-    world.join();
-    world.run_for(500);
-    for item in 0..6 {
-        assert_eq!(started(&world, item), [(Source::Schedule, 6), (Source::Misfire, 8)]);
+    // One item is flagged; for several there is a witness.
+    for items in [1, 6] {
+        let mut world = one_node(|configuration| configuration.sharding_total_count = items);
+        world.next_duration_ms = Some(3_000);
+        // It executes from :06 to :09; :08 is missed, and then its application dies.
+        world.run_for(3_500);
+        assert_eq!(world.get("sharding/0/misfire").is_some(), items == 1);
+        world.kill(0);
+        let mut configuration = six_items();
+        configuration.sharding_total_count = items;
+        configuration.cron = Some("0 0 0 1 1 ? 2099".to_owned());
+        world.put("config", &config_yaml::write(&configuration));
+        world.run_for(4_800);
+        world.next_duration_ms = Some(100);
+        world.join();
+        world.run_for(500);
+        for item in 0..items {
+            assert_eq!(started(&world, item), [(Source::Schedule, 6), (Source::Misfire, 8)], "{items} items");
+        }
     }
 }
 

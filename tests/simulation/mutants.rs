@@ -145,7 +145,10 @@ const DIRECTED: &[Directed] = &[
         NewcomerGetsItems,
         java_peers::p5_a_java_instance_that_has_just_registered_gets_no_item_before_a_fire
     ),
-    directed!(JoinedWhileFlagged, java_peers::p5_no_fire_is_lost_beside_java_while_a_sidecar_leads),
+    directed!(
+        JoinedWhileFlagged,
+        java_peers::p5_a_sidecar_that_registers_after_a_fire_that_waits_for_the_flag_gets_no_item_while_it_is_up
+    ),
     directed!(
         GivenTakenBack,
         java_peers::a_java_instance_keeps_its_items_when_the_schedule_comes_to_fire_sooner
