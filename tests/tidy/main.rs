@@ -328,6 +328,22 @@ fn op_9_each_warning_and_error_has_an_event_that_the_documentation_explains() {
 }
 
 #[test]
+fn each_deliberate_bug_is_in_the_laboratory_s_table() {
+    let source = read("src/mutants.rs");
+    let is_name = |name: &&str| name.chars().all(char::is_alphanumeric);
+    let bugs: BTreeSet<_> =
+        source.lines().filter_map(|line| line.trim().strip_suffix(',')).filter(is_name).collect();
+    let page = read("docs/laboratory.md");
+    let section = page.split("\n## Mutants\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let shown: BTreeSet<_> = rows.map(|(name, _)| name).collect();
+    assert!(bugs.len() > 100, "{bugs:?}");
+    let alone = bugs.symmetric_difference(&shown);
+    let problem = |name| format!("docs/laboratory.md and src/mutants.rs: only one of them has {name}");
+    none(&alone.map(problem).collect::<Vec<_>>());
+}
+
+#[test]
 fn architecture_shows_every_room() {
     let map = read("ARCHITECTURE.md");
     let known = paths_in(&map);
