@@ -129,8 +129,8 @@ class ZooKeeperServer(ServerProcess):
     def client(self, auth: Sequence[tuple[str, str]] = ()) -> KazooClient:
         """A client that connects again after a restart of the server, with these schemes and identities."""
         retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}
-        # The port without TLS, which each server has for tests.
+        # The port without TLS, which each server has for tests. The session is longer than a test freezes or stops the server.
         here = f"127.0.0.1:{self.port}"
-        client = KazooClient(here, timeout=10, handler=OnlyServing(), connection_retry=retry, auth_data=list(auth))
+        client = KazooClient(here, timeout=60, handler=OnlyServing(), connection_retry=retry, auth_data=list(auth))
         client.start(timeout=PATIENCE)
         return client
