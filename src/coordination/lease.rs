@@ -112,7 +112,7 @@ fn together(now: Duration, interval: Duration) -> Duration {
     let at = now.saturating_add(interval);
     let early = u64::try_from(at.as_millis() % NOTIFY_TOGETHER.as_millis())
         .map_or(Duration::ZERO, Duration::from_millis);
-    if interval < NOTIFY_TOGETHER * 10 { at } else { at.saturating_sub(early) }
+    if interval <= NOTIFY_TOGETHER * 10 { at } else { at.saturating_sub(early) }
 }
 
 #[cfg(test)]
