@@ -161,7 +161,7 @@ impl Context {
 
     /// No decision of this step rests on any node any more.
     pub(crate) fn forget(&mut self) {
-        self.see(&self.unknown.clone());
+        (self.view, self.fleet) = (Arc::clone(&self.unknown.nodes), Arc::clone(&self.unknown.fleet));
     }
 
     /// Compiles the configuration in force, if it has changed. Returns the change of the schedule.

@@ -4,7 +4,6 @@
 //! changes, but only a few times: a commit that fails on each new view has another reason. After some failures in a row
 //! the view is read again.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
@@ -18,8 +17,10 @@ const DOUBT_AFTER: u32 = 3;
 /// Failures in a row up to which a change of the view ends the pause.
 const EARLY_MAX: u32 = 8;
 
-#[derive(Debug, Default)]
+/// A commit in flight, or one that has failed.
+#[derive(Debug)]
 struct Slot {
+    purpose: Purpose,
     in_flight: Option<CommitId>,
     failures: u32,
     retry_at: Duration,
@@ -28,54 +29,72 @@ struct Slot {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    slots: BTreeMap<Purpose, Slot>,
+    /// At most one of each purpose; few at a time.
+    slots: Vec<Slot>,
     last_id: u64,
 }
 
 impl Pending {
+    fn slot(&self, purpose: Purpose) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.purpose == purpose)
+    }
+
+    /// Takes the slot out, or a new one. The caller puts it back.
+    fn take(&mut self, purpose: Purpose) -> Slot {
+        match self.slots.iter().position(|slot| slot.purpose == purpose) {
+            Some(at) => self.slots.swap_remove(at),
+            None => Slot {
+                purpose,
+                in_flight: None,
+                failures: 0,
+                retry_at: Duration::ZERO,
+                failed_at_revision: 0,
+            },
+        }
+    }
+
     pub(crate) fn may(&self, purpose: Purpose, now: Duration, revision: u64) -> bool {
-        self.slots.get(&purpose).is_none_or(|slot| {
+        self.slot(purpose).is_none_or(|slot| {
             let changed = revision != slot.failed_at_revision && slot.failures <= EARLY_MAX;
             slot.in_flight.is_none() && (slot.failures == 0 || now >= slot.retry_at || changed)
         })
     }
 
     pub(crate) fn is_in_flight(&self, purpose: Purpose) -> bool {
-        self.slots.get(&purpose).is_some_and(|slot| slot.in_flight.is_some())
+        self.slot(purpose).is_some_and(|slot| slot.in_flight.is_some())
     }
 
     /// Records that a commit is made.
     pub(crate) fn begin(&mut self, purpose: Purpose) -> CommitId {
         self.last_id += 1;
         let id = CommitId(self.last_id);
-        self.slots.entry(purpose).or_default().in_flight = Some(id);
+        let slot = self.take(purpose);
+        self.slots.push(Slot { in_flight: Some(id), ..slot });
         id
     }
 
     /// Records that a commit has ended, and returns its purpose; `None`: it belongs to an earlier session.
     pub(crate) fn end(&mut self, id: CommitId) -> Option<Purpose> {
-        let (purpose, slot) = self.slots.iter_mut().find(|(_, slot)| slot.in_flight == Some(id))?;
+        let slot = self.slots.iter_mut().find(|slot| slot.in_flight == Some(id))?;
         slot.in_flight = None;
-        Some(*purpose)
+        Some(slot.purpose)
     }
 
     /// Records that a commit has succeeded.
     pub(crate) fn succeeded(&mut self, purpose: Purpose) {
-        self.slots.remove(&purpose);
-        if self.slots.is_empty() {
-            // An empty map keeps the memory of its last entries.
-            self.slots = BTreeMap::new();
-        }
+        self.slots.retain(|slot| slot.purpose != purpose);
     }
 
     /// Records that a commit has failed. Returns whether the view has to be read again.
     pub(crate) fn failed(&mut self, purpose: Purpose, now: Duration, revision: u64) -> bool {
-        let slot = self.slots.entry(purpose).or_default();
+        let mut slot = self.take(purpose);
         let pause = PAUSE_MIN.saturating_mul(1 << slot.failures.min(10)).min(PAUSE_MAX);
         slot.failures = slot.failures.saturating_add(1);
         slot.retry_at = now.saturating_add(pause);
         slot.failed_at_revision = revision;
-        slot.failures.is_multiple_of(DOUBT_AFTER)
+        let doubt = slot.failures.is_multiple_of(DOUBT_AFTER);
+        self.slots.push(slot);
+        doubt
     }
 
     /// Forgets all commits: the session has ended.
@@ -85,7 +104,7 @@ impl Pending {
 
     pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.slots
-            .values()
+            .iter()
             .filter(|slot| slot.in_flight.is_none() && slot.failures > 0 && slot.retry_at > now)
             .map(|slot| slot.retry_at)
             .min()
