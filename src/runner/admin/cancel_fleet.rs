@@ -86,7 +86,7 @@ pub async fn cancel(
     id: &RequestId,
 ) -> Result<Vec<Concerned>, FleetCancelError> {
     let session = shared.current.borrow().clone().ok_or(FleetCancelError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     cancel_in(namespace, job, items, id).await
 }
 

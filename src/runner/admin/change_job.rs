@@ -163,7 +163,7 @@ pub async fn update(
     dry: bool,
 ) -> Result<Updated, ChangeError> {
     let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     update_in(namespace, job, wish, dry).await
 }
 
@@ -234,7 +234,7 @@ async fn update_at_once(
 /// operator has seen. `force`: also if instances are online; they are stopped, and their executions may end first.
 pub async fn remove(shared: &Shared, job: &JobName, seen: &str, force: bool) -> Result<usize, ChangeError> {
     let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     remove_in(namespace, job, seen, force).await
 }
 
@@ -325,7 +325,7 @@ impl Stop {
 /// Stops instances, on the sidecar's session. Returns those that were online.
 pub async fn stop(shared: &Shared, job: &JobName, wish: &Stop) -> Result<Vec<InstanceId>, ChangeError> {
     let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
-    stop_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job, wish).await
+    stop_in(Namespace::of(shared, &session), job, wish).await
 }
 
 /// The same, on another session.
@@ -356,7 +356,7 @@ pub async fn remove_servers(
     servers: &BTreeSet<Ipv4Addr>,
 ) -> Result<(), ChangeError> {
     let session = shared.current.borrow().clone().ok_or(ChangeError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     remove_servers_in(namespace, job, servers).await
 }
 

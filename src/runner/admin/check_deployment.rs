@@ -162,7 +162,7 @@ pub async fn jobs(
     may_see: impl Fn(&str) -> bool + Send,
 ) -> Result<BoxStream<'static, JobChecked>, ListError> {
     let session = shared.current.borrow().clone().ok_or(ListError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     let jobs = names_with_left(namespace, may_see).await?;
     let shared = shared.clone();
     let explained = iter(jobs).map(move |job| {

@@ -62,7 +62,7 @@ pub async fn explain(
     items: &BTreeSet<Item>,
 ) -> Result<(Explanation, Timestamp), ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     let Some(nodes) = read_or_left(namespace, job).await? else { return Ok(left(namespace, job)) };
     let as_of = nodes.now.wall;
     let mut evidence = Evidence::from(nodes);

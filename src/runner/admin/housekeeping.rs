@@ -33,7 +33,7 @@ pub async fn keep(shared: Shared) {
     loop {
         shared.clock.sleep(PAUSE).await;
         let Some(session) = shared.current.borrow().clone() else { continue };
-        let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+        let namespace = Namespace::of(&shared, &session);
         let round = async {
             match take_turn(&*session, namespace.root).await? {
                 Some(registry_ms) => sweep(namespace, registry_ms).await,

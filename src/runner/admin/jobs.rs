@@ -89,8 +89,7 @@ pub async fn list(
     may_see: impl Fn(&str) -> bool + Send,
 ) -> Result<Listed, ListError> {
     let session = shared.current.borrow().clone().ok_or(ListError::NoSession)?;
-    list_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, page, may_see)
-        .await
+    list_in(Namespace::of(shared, &session), page, may_see).await
 }
 
 /// The same, on another session.
@@ -176,7 +175,7 @@ pub struct Job {
 /// Reads a job on the sidecar's session, with the last outcomes at this sidecar.
 pub async fn get(shared: &Shared, job: &JobName) -> Result<Job, ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     let mut found = get_in(namespace, job).await?;
     shared.outcomes.add_to(job, &mut found.status);
     shared.lock_waits.add_to(job, &mut found.status);

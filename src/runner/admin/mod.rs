@@ -35,6 +35,7 @@ use crate::job::JobName;
 use crate::registry::Session;
 use crate::runner::clock::Clock;
 use crate::runner::nodes::snapshot;
+use crate::runner::shared::Shared;
 use crate::tree::{Error, Path, WatchEvent};
 
 /// The jobs of a namespace, as a session reaches them: a sidecar's, or that of a command.
@@ -46,6 +47,13 @@ pub struct Namespace<'a> {
     pub root: &'a Path,
     /// The clock.
     pub clock: &'a Clock,
+}
+
+impl<'a> Namespace<'a> {
+    /// The sidecar's namespace, on its session.
+    fn of(shared: &'a Shared, session: &'a Arc<dyn Session>) -> Self {
+        Self { session, root: &shared.namespace, clock: &shared.clock }
+    }
 }
 
 impl Namespace<'_> {

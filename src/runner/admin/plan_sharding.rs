@@ -62,8 +62,7 @@ pub async fn plan(
     what_if: &WhatIf,
 ) -> Result<(ShardingPlan, Timestamp), PlanError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
-    plan_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job, what_if)
-        .await
+    plan_in(Namespace::of(shared, &session), job, what_if).await
 }
 
 /// The same, on another session.

@@ -35,7 +35,7 @@ pub async fn list(
     may_see: impl Fn(&str) -> bool + Send,
 ) -> Result<ListedServers, ListError> {
     let session = shared.current.borrow().clone().ok_or(ListError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     list_in(namespace, page, wanted, may_see).await
 }
 

@@ -113,7 +113,7 @@ pub async fn switch(
     note: &Note,
 ) -> Result<Switched, SwitchError> {
     let session = shared.current.borrow().clone().ok_or(SwitchError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     switch_in(namespace, job, wish, note).await
 }
 

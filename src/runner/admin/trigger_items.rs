@@ -103,7 +103,7 @@ pub async fn trigger(
     id: &RequestId,
 ) -> Result<BTreeSet<Item>, ItemTriggerError> {
     let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     trigger_in(namespace, job, wish, id).await
 }
 

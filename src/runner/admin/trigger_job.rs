@@ -106,7 +106,7 @@ pub async fn trigger(
     request: Option<&RequestId>,
 ) -> Result<Triggered, TriggerError> {
     let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
-    let namespace = Namespace { session: &session, root: &shared.namespace, clock: &shared.clock };
+    let namespace = Namespace::of(shared, &session);
     trigger_in(namespace, job, request).await
 }
 

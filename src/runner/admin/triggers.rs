@@ -39,7 +39,7 @@ pub struct ListedTriggers {
 /// Lists the triggers of a job on the sidecar's session.
 pub async fn list(shared: &Shared, job: &JobName) -> Result<ListedTriggers, ExplainError> {
     let session = shared.current.borrow().clone().ok_or(ExplainError::NoSession)?;
-    list_in(Namespace { session: &session, root: &shared.namespace, clock: &shared.clock }, job).await
+    list_in(Namespace::of(shared, &session), job).await
 }
 
 /// The same, on another session.
