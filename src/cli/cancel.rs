@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::endpoint::SidecarArgs;
 use super::jobs::job_name;
-use super::registry::{Registry, RegistryArgs, failed};
-use super::repeat::{RequestArgs, repeated};
+use super::registry::{Registry, RegistryArgs};
+use super::repeat::{RequestArgs, carried_out, repeated};
 use super::{Failure, USAGE, print, printable};
 use crate::api::{jobs, status};
 use crate::extension::request_record::RequestId;
@@ -73,10 +73,13 @@ async fn cancel_in(
     let job = job_name(job)?;
     let id = RequestId::parse(request_id).map_err(|error| Failure { code: USAGE, error: error.into() })?;
     let items = (!items.is_empty()).then_some(items);
-    let concerned = cancel_fleet::cancel_in(registry.namespace(), &job, items.as_ref(), &id).await;
+    let cancel = async || {
+        let concerned = cancel_fleet::cancel_in(registry.namespace(), &job, items.as_ref(), &id).await;
+        concerned.map_err(|error| status::of_fleet_cancel(&error, Some(&id)))
+    };
+    let concerned = carried_out(request_id, cancel).await;
     registry.session.close().await;
-    let concerned = concerned.map_err(|error| failed(&status::of_fleet_cancel(&error, Some(&id))))?;
-    Ok(jobs::fleet_cancel_to_message(&concerned))
+    Ok(jobs::fleet_cancel_to_message(&concerned?))
 }
 
 fn show(answer: &CancelExecutionsResponse, fleet: bool, as_json: bool) -> Result<ExitCode, Failure> {

@@ -1,4 +1,4 @@
-//! Repeats a request whose answer was lost, with the same id: the sidecars of the namespace recognise it, and carry it out once.
+//! Repeats a request whose answer was lost, with the same id: it is recognised, and carried out once.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
 use super::endpoint::{authorized, exit_code, in_words};
-use super::{Failure, USAGE};
+use super::{Failure, USAGE, printable};
 use crate::api::status::REQUEST_ID;
 use crate::extension::request_record::RequestId;
 
@@ -40,7 +40,31 @@ impl RequestArgs {
     }
 }
 
-/// Sends a request with this id until it is answered, some times at most.
+/// The attempts of one request.
+struct Attempts<'a> {
+    id: &'a str,
+    made: u32,
+    pause: Duration,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(id: &'a str) -> Self {
+        Self { id, made: 0, pause: PAUSE }
+    }
+
+    /// Pauses, if a further attempt may help after this failure. Returns whether it may.
+    async fn again(&mut self, status: &Status) -> bool {
+        self.made += 1;
+        let again = self.made < ATTEMPTS_MAX && may_repeat(status, self.id);
+        if again {
+            tokio::time::sleep(self.pause).await;
+            self.pause = self.pause.saturating_mul(2);
+        }
+        again
+    }
+}
+
+/// Sends a request with this id until a sidecar has answered it, some times at most.
 pub(super) async fn repeated<M: Clone, T, F>(
     id: &str,
     message: &M,
@@ -49,19 +73,35 @@ pub(super) async fn repeated<M: Clone, T, F>(
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
-    let mut pause = PAUSE;
-    let mut attempt = 1;
+    let mut attempts = Attempts::new(id);
     loop {
         let mut request = authorized(message.clone())?;
         request.set_timeout(ANSWER_TIMEOUT);
         match send(request).await {
             Ok(answer) => return Ok(answer.into_inner()),
-            Err(status) if attempt < ATTEMPTS_MAX && may_repeat(&status, id) => {
-                tokio::time::sleep(pause).await;
-                pause = pause.saturating_mul(2);
-                attempt += 1;
+            Err(status) => {
+                if !attempts.again(&status).await {
+                    return Err(failed(&status, in_words(&status), id));
+                }
             }
-            Err(status) => return Err(not_done(&status, id)),
+        }
+    }
+}
+
+/// Carries out a request with this id on a session of the command's own until the registry has answered, some times at most.
+pub(super) async fn carried_out<T>(
+    id: &str,
+    mut carry_out: impl AsyncFnMut() -> Result<T, Status>,
+) -> Result<T, Failure> {
+    let mut attempts = Attempts::new(id);
+    loop {
+        match carry_out().await {
+            Ok(done) => return Ok(done),
+            Err(status) => {
+                if !attempts.again(&status).await {
+                    return Err(failed(&status, printable(status.message()), id));
+                }
+            }
         }
     }
 }
@@ -75,9 +115,8 @@ fn may_repeat(status: &Status, id: &str) -> bool {
     matches!(status.code(), Code::Unknown | Code::Unavailable) && is_recognised()
 }
 
-/// Why a request with this id failed, and whether it may have been carried out.
-pub(super) fn not_done(status: &Status, id: &str) -> Failure {
-    let text = in_words(status);
+/// Why a request with this id failed, in these words, and whether it may have been carried out.
+fn failed(status: &Status, text: String, id: &str) -> Failure {
     let is_unclear = may_repeat(status, id) || status.get_details_error_info().is_none();
     let unclear = [Code::Unknown, Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled];
     let error = match is_unclear && unclear.contains(&status.code()) {

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
-use tonic::Status;
 
 use super::endpoint::SidecarArgs;
 use super::jobs::job_name;
 use super::registry::{Registry, RegistryArgs};
-use super::repeat::{RequestArgs, not_done, repeated};
+use super::repeat::{RequestArgs, carried_out, repeated};
 use super::{FAILED, Failure, USAGE, print, printable};
 use crate::api::{jobs, status};
 use crate::extension::request_record::RequestId;
@@ -79,15 +78,18 @@ async fn trigger_in(registry: &Registry, message: &TriggerJobRequest) -> Result<
         code: USAGE,
         error: anyhow!(printable(invalid.to_status().message())),
     })?;
-    let unclear = |status: &Status| not_done(status, &message.request_id);
-    if wish.is_for_items() {
-        let items = trigger_items::trigger_in(registry.namespace(), &job, &wish, &id).await;
-        let items = items.map_err(|error| unclear(&status::of_item_trigger(&error, Some(&id))))?;
-        return Ok(jobs::triggered_items_to_message(&items));
-    }
-    let triggered = trigger_job::trigger_in(registry.namespace(), &job, Some(&id)).await;
-    let triggered = triggered.map_err(|error| unclear(&status::of_trigger(&error, Some(&id))))?;
-    Ok(jobs::triggered_to_message(&triggered))
+    let namespace = registry.namespace();
+    let trigger = async || {
+        if wish.is_for_items() {
+            let items = trigger_items::trigger_in(namespace, &job, &wish, &id).await;
+            let items = items.map_err(|error| status::of_item_trigger(&error, Some(&id)))?;
+            return Ok(jobs::triggered_items_to_message(&items));
+        }
+        let triggered = trigger_job::trigger_in(namespace, &job, Some(&id)).await;
+        let triggered = triggered.map_err(|error| status::of_trigger(&error, Some(&id)))?;
+        Ok(jobs::triggered_to_message(&triggered))
+    };
+    carried_out(&message.request_id, trigger).await
 }
 
 fn show(answer: &TriggerJobResponse, as_json: bool) -> Result<ExitCode, Failure> {

@@ -85,9 +85,13 @@ def test_op_3_a_trigger_repeated_at_another_sidecar_runs_once(proxied: Proxied) 
     proxied.have_run(2)
 
 
-def test_op_3_the_command_repeats_a_trigger_by_itself(proxied: Proxied) -> None:
+@pytest.mark.parametrize("way", ["sidecar", "zookeeper"])
+def test_op_3_the_command_repeats_a_trigger_by_itself(proxied: Proxied, way: str) -> None:
     lost = proxied.proxy.lose_reply("create", proxied.record("by-hand"))
-    command = [str(sidekeeper_binary()), "trigger", JOB, "--endpoint", f"unix:{proxied.sidecar.socket}", "--json"]
+    through = ["--endpoint", f"unix:{proxied.sidecar.socket}"]
+    if way == "zookeeper":
+        through = ["--zookeeper", proxied.proxy.address, "--namespace", proxied.fleet.namespace]
+    command = [str(sidekeeper_binary()), "trigger", JOB, *through, "--json"]
     ended = subprocess.run(
         [*command, "--request-id", "by-hand"], capture_output=True, text=True, timeout=3 * PATIENCE, check=False
     )

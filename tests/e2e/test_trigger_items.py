@@ -91,6 +91,7 @@ def test_a_job_is_triggered_on_zookeeper_itself_once_for_a_request_and_nothing_i
     assert (other.returncode, "job `other` has no configuration" in other.stderr) == (1, True), other.stderr
     unknown = call("trigger", JOB, "--item", "6", *on_zookeeper(fleet))
     assert (unknown.returncode, "it has 6 items, from 0" in unknown.stderr) == (1, True), unknown.stderr
+    assert "sidecar" not in unknown.stderr, "no sidecar was asked"
     unsaid = call("trigger", JOB, "--item", "1", "--request-id", "mine", *on_zookeeper(fleet))
     assert (unsaid.returncode, "was given to another request" in unsaid.stderr) == (1, True), unsaid.stderr
     away = call("trigger", JOB, "--zookeeper", "127.0.0.1:1", "--namespace", fleet.namespace)
