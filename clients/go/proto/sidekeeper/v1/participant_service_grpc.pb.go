@@ -58,10 +58,11 @@ type ParticipantServiceClient interface {
 	//  7. After FAILED_PRECONDITION the application must not attach again by itself: an operator stopped the instance or
 	//     removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or no retry can succeed.
 	//  8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
-	//     after each third of the lease. None comes if the registry's sessions do not end by themselves. When a lease ends
-	//     and the application has read no newer one, it stops its executions as after a `Cancel` with LEASE_LOST: the sidecar
-	//     may be suspended, and cannot send one. It reports them as INTERRUPTED. The application continues to read the
-	//     stream, but begins no execution until it has read a lease that has not ended. See docs/lease.md.
+	//     after each third of the lease, or up to 0.1 s earlier, together with those of other instances. None comes if the
+	//     registry's sessions do not end by themselves. When a lease ends and the application has read no newer one, it
+	//     stops its executions as after a `Cancel` with LEASE_LOST: the sidecar may be suspended, and cannot send one. It
+	//     reports them as INTERRUPTED. The application continues to read the stream, but begins no execution until it has
+	//     read a lease that has not ended. See docs/lease.md.
 	//  9. An application that shares no clock with the sidecar calls `RenewLease` as often as
 	//     `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
 	//     no lease from `SessionChanged`.
@@ -255,10 +256,11 @@ type ParticipantServiceServer interface {
 	//  7. After FAILED_PRECONDITION the application must not attach again by itself: an operator stopped the instance or
 	//     removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or no retry can succeed.
 	//  8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
-	//     after each third of the lease. None comes if the registry's sessions do not end by themselves. When a lease ends
-	//     and the application has read no newer one, it stops its executions as after a `Cancel` with LEASE_LOST: the sidecar
-	//     may be suspended, and cannot send one. It reports them as INTERRUPTED. The application continues to read the
-	//     stream, but begins no execution until it has read a lease that has not ended. See docs/lease.md.
+	//     after each third of the lease, or up to 0.1 s earlier, together with those of other instances. None comes if the
+	//     registry's sessions do not end by themselves. When a lease ends and the application has read no newer one, it
+	//     stops its executions as after a `Cancel` with LEASE_LOST: the sidecar may be suspended, and cannot send one. It
+	//     reports them as INTERRUPTED. The application continues to read the stream, but begins no execution until it has
+	//     read a lease that has not ended. See docs/lease.md.
 	//  9. An application that shares no clock with the sidecar calls `RenewLease` as often as
 	//     `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
 	//     no lease from `SessionChanged`.
