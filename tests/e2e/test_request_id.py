@@ -103,3 +103,21 @@ def test_op_3_the_command_repeats_a_trigger_by_itself(proxied: Proxied, way: str
     # Without the option each command is a request of its own.
     subprocess.run(command, capture_output=True, timeout=3 * PATIENCE, check=True)
     proxied.have_run(2)
+
+
+def test_op_3_the_command_repeats_a_cancel_of_the_fleet_on_zookeeper_itself(proxied: Proxied) -> None:
+    for application in proxied.applications:
+        application.command("hold")
+    trigger(proxied.applications[0].sidecar, "busy")
+    eventually("all items run", lambda: len(proxied.starts()) == 6)
+    lost = proxied.proxy.lose_reply("create", f"{proxied.fleet.tree.namespace}-sidekeeper/{JOB}/fleet/cancels/by-hand")
+    place = ["--zookeeper", proxied.proxy.address, "--namespace", proxied.fleet.namespace]
+    command = [str(sidekeeper_binary()), "cancel", JOB, "--fleet", *place, "--request-id", "by-hand"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
+    assert ended.returncode == 0, ended.stderr
+    lost.wait()
+
+    def cancelled() -> list[int]:
+        return sorted(event["item"] for one in proxied.applications for event in one.events("cancelled"))
+
+    eventually("all are cancelled", lambda: cancelled() == list(range(6)))
