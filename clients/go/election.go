@@ -95,7 +95,9 @@ func (c *Campaign) stand(ctx context.Context, request CampaignRequest) error {
 	if err != nil {
 		return err
 	}
-	message := &sidekeeperv1.CampaignRequest{Election: election, Value: request.Value, ApplicationId: request.ApplicationID}
+	message := &sidekeeperv1.CampaignRequest{
+		Election: election, Value: request.Value, ApplicationId: request.ApplicationID, EndsWhenLost: true,
+	}
 	c.client = sidekeeperv1.NewElectionServiceClient(c.connection)
 	if c.stream, err = c.client.Campaign(ctx, message); err != nil {
 		return err

@@ -38,6 +38,7 @@ impl ElectionCalls {
         let mut errors = Vec::new();
         let election = read_lock(&self.locks, Kind::Election, request.election, &mut errors);
         let (value, application_id) = (request.value, request.application_id);
+        let stands_again = !request.ends_when_lost;
         if value.len() > VALUE_BYTES_MAX {
             errors.push(FieldError::new("value", &value, "at most 4096 bytes"));
         }
@@ -54,6 +55,7 @@ impl ElectionCalls {
                     wait: None,
                     hold_max: None,
                     data,
+                    stands_again,
                     application_id,
                     is_of_item: false,
                 })

@@ -112,6 +112,7 @@ impl LockCalls {
                     lock_delay,
                     wait,
                     hold_max,
+                    stands_again: false,
                     data,
                     application_id,
                     is_of_item: false,

@@ -57,7 +57,12 @@ pub(super) async fn election(args: ElectionArgs) -> Result<ExitCode, Failure> {
     }
     let (signals, channel) = prepare(args.sidecar).await?;
     let mut client = ElectionServiceClient::new(channel);
-    let campaign = CampaignRequest { election: Some(id), value: args.value, application_id: String::new() };
+    let campaign = CampaignRequest {
+        election: Some(id),
+        value: args.value,
+        application_id: String::new(),
+        ends_when_lost: true,
+    };
     let request = authorized(campaign)?;
     let mut resigns = client.clone();
     let grant = Grant {

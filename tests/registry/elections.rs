@@ -27,6 +27,7 @@ on_both! {
     a_leader_that_cannot_hand_over_leads_on_with_its_value,
     a_leader_whose_session_ends_hears_of_it_and_stands_again,
     a_leader_whose_node_is_deleted_stands_again,
+    a_campaign_that_ends_when_lost_does_not_stand_again,
     an_observer_creates_nothing_and_sees_leaders_come_and_go,
     a_drain_ends_campaigns,
     a_refused_campaign_names_its_field_and_changes_nothing,
@@ -289,6 +290,21 @@ async fn a_leader_whose_node_is_deleted_stands_again(registry: TestRegistry) {
     registry.session().await.commit(deleted).await.unwrap();
     assert_eq!(a.lost().await, LockLossReason::Revoked);
     assert!(a.leading().await.term > first.term);
+}
+
+async fn a_campaign_that_ends_when_lost_does_not_stand_again(registry: TestRegistry) {
+    let node = Node::start(&registry, 1).await;
+    let session = registry.session().await;
+    for _ in 0..10 {
+        let once = CampaignRequest { ends_when_lost: true, ..request("A") };
+        let mut a = Campaign::open(&node, once).await.unwrap();
+        let leading = path(&a.leading().await.node_path);
+        session.commit(vec![Operation::delete(leading.clone())]).await.unwrap();
+        assert_eq!(a.lost().await, LockLossReason::Revoked);
+        assert_ends(a.end().await, Code::Aborted, "LOCK_LOST");
+        let left = session.children(&leading.parent().unwrap()).await.unwrap();
+        assert_eq!(left.unwrap_or_default(), [""; 0], "candidates");
+    }
 }
 
 async fn an_observer_creates_nothing_and_sees_leaders_come_and_go(registry: TestRegistry) {

@@ -149,7 +149,7 @@ func (e *elections) takeAway(election *sidekeeperv1.LockId, loss LockLoss) error
 	leader.send(&sidekeeperv1.CampaignResponse{
 		Event: &sidekeeperv1.CampaignResponse_Lost{Lost: &sidekeeperv1.LeadershipLost{Reason: sidekeeperv1.LockLossReason(loss)}},
 	})
-	if loss == LockDraining {
+	if loss == LockDraining || leader.request.GetEndsWhenLost() {
 		e.end(leader, refusal(codes.Aborted, "LOCK_LOST", fmt.Sprintf("the lock %s is lost: %s", path, whyLost[loss])))
 		return nil
 	}

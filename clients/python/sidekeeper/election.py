@@ -217,7 +217,7 @@ def leader(
         ValueError: Neither a name nor a path is given, or both; the endpoint or the token cannot be read.
     """
     election = lock_id("leader", name, path)
-    request = pb.CampaignRequest(election=election, value=value, application_id=application_id)
+    request = pb.CampaignRequest(election=election, value=value, application_id=application_id, ends_when_lost=True)
     return Campaign(request, endpoint, token)
 
 

@@ -200,7 +200,7 @@ class FakeElections:
                 raise refusal(grpc.StatusCode.NOT_FOUND, "LOCK_FREE", f"nobody leads the election {path}")
             reason = lock_pb.LockLossReason.Value(f"LOCK_LOSS_REASON_{loss.name}")
             leader.send(pb.CampaignResponse(lost=pb.LeadershipLost(reason=reason)))
-            if loss is LockLoss.DRAINING:
+            if loss is LockLoss.DRAINING or leader.request.ends_when_lost:
                 text = f"the lock {path} is lost: {WHY_LOST[loss]}"
                 self._end(leader, refusal(grpc.StatusCode.ABORTED, "LOCK_LOST", text))
             else:

@@ -49,6 +49,7 @@ impl ItemLocks {
             // The participant limits the wait.
             wait: None,
             hold_max: None,
+            stands_again: false,
             data: Some(holder(identity)),
             application_id: String::new(),
             is_of_item: true,

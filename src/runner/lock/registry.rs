@@ -47,6 +47,8 @@ pub struct Hold {
     pub lock_delay: Duration,
     /// The data of its node: the holder in the words of the application, or the value of a candidate. `None`: it gave none.
     pub data: Option<String>,
+    /// Whether a candidate that has lost stands again. Not for locks.
+    pub stands_again: bool,
     /// The application. Empty: it gave none.
     pub application_id: String,
     /// Whether an execution holds it for its item. A drain leaves it to the execution.
@@ -170,7 +172,7 @@ impl Locks {
             hold_max: hold.hold_max,
             queue_max: QUEUE_MAX,
             looks_first: hold.is_foreign,
-            stands_again: is_candidate,
+            stands_again: hold.stands_again,
             permits: hold.permits,
             lock_delay: hold.lock_delay,
             // Random text of 32 hexadecimal digits.

@@ -77,6 +77,8 @@ enum Role {
 struct Hold {
     sidecar: usize,
     mode: Mode,
+    /// Whether it is a candidate that stands again after a loss.
+    stands_again: bool,
     claim: Claim,
     belief: Belief,
     known_session: Option<SessionId>,
@@ -278,21 +280,25 @@ impl World {
         let may_delay = matches!(mode, Mode::Mutex | Mode::Write) && self.random.once_in(2);
         let lock_delay = if may_delay { self.random.below(3_000) } else { 0 };
         let lock_delay = Duration::from_millis(lock_delay);
+        let looks_first = self.random.once_in(4);
+        let seed = self.random.next();
+        let stands_again = mode == Mode::Candidate && !seed.is_multiple_of(4);
         let claim = Claim::new(Wanted {
             lock: self.lock.clone(),
             mode,
             wait_until,
             hold_max,
             queue_max: 100,
-            looks_first: self.random.once_in(4),
-            stands_again: mode == Mode::Candidate,
+            looks_first,
+            stands_again,
             permits: self.permits,
             lock_delay,
-            seed: Uuid::from_u128(u128::from(self.random.next()) << 64),
+            seed: Uuid::from_u128(u128::from(seed) << 64),
         });
         self.holds.push(Hold {
             sidecar,
             mode,
+            stands_again,
             claim,
             belief: Belief::Waits,
             known_session: None,
@@ -766,14 +772,11 @@ impl World {
         }
         if let Some(end) = self.holds[index].claim.end() {
             self.outcome.timeouts += usize::from(matches!(end, End::TimedOut(_)));
-            if self.kind == Kind::Election
-                && matches!(end, End::Lost(LossReason::Lease | LossReason::Revoked))
-            {
-                let hold = &self.holds[index];
-                // One that was giving the lock back may end so.
-                if !hold.asked {
-                    self.violation = Some(format!("a candidate does not stand again: {end:?}"));
-                }
+            let is_lost = matches!(end, End::Lost(LossReason::Lease | LossReason::Revoked));
+            let hold = &self.holds[index];
+            // One that was giving the lock back may end so.
+            if hold.stands_again && is_lost && !hold.asked {
+                self.violation = Some(format!("a candidate does not stand again: {end:?}"));
             }
             self.holds[index].is_over = true;
             if matches!(self.holds[index].belief, Belief::Waits) {
@@ -832,6 +835,9 @@ impl World {
         match event {
             Event::Acquired { token, path, lease_end } => {
                 self.outcome.grants += 1;
+                if hold.granted.is_some() && !hold.stands_again {
+                    self.violation = Some(format!("{path} holds once more"));
+                }
                 self.outcome.permits += usize::from(self.kind == Kind::Semaphore);
                 hold.node = lock.name_below(&path).map(str::to_owned);
                 hold.granted = hold.node.clone().map(|node| (node, false));

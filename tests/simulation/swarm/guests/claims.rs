@@ -52,6 +52,8 @@ pub(super) struct Watch {
 pub(super) struct Claiming {
     claim: Claim,
     mode: Mode,
+    /// Whether it is a candidate that stands again after a loss.
+    stands_again: bool,
     belief: Belief,
     /// The node of the hold.
     node: Option<Path>,
@@ -130,21 +132,27 @@ impl World {
         };
         let limit =
             |random: &mut Random| random.once_in(4).then(|| Duration::from_millis(1 + random.below(4_000)));
+        let wait_until = limit(random).filter(|_| mode != Mode::Candidate).map(|limit| mono + limit);
+        let hold_max = limit(random).filter(|_| mode != Mode::Candidate);
+        let looks_first = random.once_in(4);
+        let seed = random.next();
+        let stands_again = mode == Mode::Candidate && !seed.is_multiple_of(4);
         let wanted = Wanted {
             lock: self.guests.claimed.lock.clone(),
             mode,
-            wait_until: limit(random).filter(|_| mode != Mode::Candidate).map(|limit| mono + limit),
-            hold_max: limit(random).filter(|_| mode != Mode::Candidate),
+            wait_until,
+            hold_max,
             queue_max: 100,
-            looks_first: random.once_in(4),
-            stands_again: mode == Mode::Candidate,
+            looks_first,
+            stands_again,
             permits: self.guests.claimed.permits,
             lock_delay: Duration::ZERO,
-            seed: Uuid::from_u128(u128::from(random.next()) << 64),
+            seed: Uuid::from_u128(u128::from(seed) << 64),
         };
         Claiming {
             claim: Claim::new(wanted),
             mode,
+            stands_again,
             belief: Belief::Waits,
             node: None,
             watches: BTreeMap::new(),
@@ -477,11 +485,11 @@ impl World {
         }
     }
 
-    /// A candidate stands again after a loss, until its application has left.
+    /// A candidate that is to stand again after a loss does so, until its application has left.
     pub(super) fn check_end_of_claim(&mut self, index: usize) {
         let claim = self.claim(index);
         let is_lost = matches!(claim.claim.end(), Some(End::Lost(LossReason::Lease | LossReason::Revoked)));
-        if claim.mode == Mode::Candidate && is_lost && !claim.has_left {
+        if claim.stands_again && is_lost && !claim.has_left {
             self.fail(Invariant::NoSilentWait, || format!("candidate {index} does not stand again"));
         }
     }

@@ -33,6 +33,9 @@ type CampaignRequest struct {
 	// The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second campaign of the
 	// same application in the same election is refused. Empty: each campaign is an application of its own.
 	ApplicationId string `protobuf:"bytes,3,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
+	// Whether the campaign ends after `Lost`, with ABORTED (LOCK_LOST). False: the candidate stands again. A program whose work
+	// ends with the leadership sets it: the end of its stream would come after the candidate can lead again, with nobody to lead.
+	EndsWhenLost  bool `protobuf:"varint,4,opt,name=ends_when_lost,json=endsWhenLost,proto3" json:"ends_when_lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -86,6 +89,13 @@ func (x *CampaignRequest) GetApplicationId() string {
 		return x.ApplicationId
 	}
 	return ""
+}
+
+func (x *CampaignRequest) GetEndsWhenLost() bool {
+	if x != nil {
+		return x.EndsWhenLost
+	}
+	return false
 }
 
 // An event of a campaign.
@@ -273,7 +283,7 @@ type CampaignResponse_Resumed struct {
 
 type CampaignResponse_Lost struct {
 	// The candidate does not lead any more. The application stops what only the leader does, at once. The candidate stands again,
-	// unless the sidecar is stopping.
+	// unless its request says otherwise, or the sidecar is stopping.
 	Lost *LeadershipLost `protobuf:"bytes,7,opt,name=lost,proto3,oneof"`
 }
 
@@ -886,11 +896,12 @@ var File_sidekeeper_v1_election_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_election_service_proto_rawDesc = "" +
 	"\n" +
-	"$sidekeeper/v1/election_service.proto\x12\rsidekeeper.v1\x1a\x1asidekeeper/v1/attach.proto\x1a sidekeeper/v1/lock_service.proto\"\x81\x01\n" +
+	"$sidekeeper/v1/election_service.proto\x12\rsidekeeper.v1\x1a\x1asidekeeper/v1/attach.proto\x1a sidekeeper/v1/lock_service.proto\"\xa7\x01\n" +
 	"\x0fCampaignRequest\x121\n" +
 	"\belection\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\belection\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12%\n" +
-	"\x0eapplication_id\x18\x03 \x01(\tR\rapplicationId\"\xe0\x04\n" +
+	"\x0eapplication_id\x18\x03 \x01(\tR\rapplicationId\x12$\n" +
+	"\x0eends_when_lost\x18\x04 \x01(\bR\fendsWhenLost\"\xe0\x04\n" +
 	"\x10CampaignResponse\x12:\n" +
 	"\astarted\x18\x01 \x01(\v2\x1e.sidekeeper.v1.CampaignStartedH\x00R\astarted\x128\n" +
 	"\tfollowing\x18\x02 \x01(\v2\x18.sidekeeper.v1.FollowingH\x00R\tfollowing\x122\n" +

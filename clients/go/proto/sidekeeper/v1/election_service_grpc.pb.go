@@ -33,11 +33,12 @@ const (
 type ElectionServiceClient interface {
 	// Stands for election, for as long as the stream is open. A candidate leads between `Leading` and the first of `Lost`,
 	// `Resigned`, the end of its lease, and the end of the stream, however the stream ends. A candidate that has lost the
-	// leadership stands again by itself, behind all others. Candidates lead in the order in which the registry has got them.
+	// leadership stands again by itself, behind all others, unless its request says otherwise. Candidates lead in the order in
+	// which the registry has got them.
 	//
 	// The stream ends with OK after `Resigned`, and with another status otherwise: INVALID_ARGUMENT (a field names the fault),
 	// FAILED_PRECONDITION (LOCK_HELD_ALREADY, LOCK_OF_OTHER_KIND, LOCK_COUNTER_AT_END), RESOURCE_EXHAUSTED (TOO_MANY),
-	// UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after `Lost` with the reason DRAINING),
+	// UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after a `Lost` that ends the campaign),
 	// PERMISSION_DENIED (the registry's access list). No node is left in the election then.
 	Campaign(ctx context.Context, in *CampaignRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CampaignResponse], error)
 	// Ends a campaign. Answered when the candidate's node is deleted; its stream ends too. Ending the stream does the same,
@@ -123,11 +124,12 @@ type ElectionService_ObserveClient = grpc.ServerStreamingClient[ObserveResponse]
 type ElectionServiceServer interface {
 	// Stands for election, for as long as the stream is open. A candidate leads between `Leading` and the first of `Lost`,
 	// `Resigned`, the end of its lease, and the end of the stream, however the stream ends. A candidate that has lost the
-	// leadership stands again by itself, behind all others. Candidates lead in the order in which the registry has got them.
+	// leadership stands again by itself, behind all others, unless its request says otherwise. Candidates lead in the order in
+	// which the registry has got them.
 	//
 	// The stream ends with OK after `Resigned`, and with another status otherwise: INVALID_ARGUMENT (a field names the fault),
 	// FAILED_PRECONDITION (LOCK_HELD_ALREADY, LOCK_OF_OTHER_KIND, LOCK_COUNTER_AT_END), RESOURCE_EXHAUSTED (TOO_MANY),
-	// UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after `Lost` with the reason DRAINING),
+	// UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after a `Lost` that ends the campaign),
 	// PERMISSION_DENIED (the registry's access list). No node is left in the election then.
 	Campaign(*CampaignRequest, grpc.ServerStreamingServer[CampaignResponse]) error
 	// Ends a campaign. Answered when the candidate's node is deleted; its stream ends too. Ending the stream does the same,

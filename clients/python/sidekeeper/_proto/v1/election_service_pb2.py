@@ -26,7 +26,7 @@ from sidekeeper._proto.v1 import attach_pb2 as sidekeeper_dot_v1_dot_attach__pb2
 from sidekeeper._proto.v1 import lock_service_pb2 as sidekeeper_dot_v1_dot_lock__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$sidekeeper/v1/election_service.proto\x12\rsidekeeper.v1\x1a\x1asidekeeper/v1/attach.proto\x1a sidekeeper/v1/lock_service.proto\"a\n\x0f\x43\x61mpaignRequest\x12\'\n\x08\x65lection\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12\r\n\x05value\x18\x02 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\"\xf8\x03\n\x10\x43\x61mpaignResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.sidekeeper.v1.CampaignStartedH\x00\x12-\n\tfollowing\x18\x02 \x01(\x0b\x32\x18.sidekeeper.v1.FollowingH\x00\x12)\n\x07leading\x18\x03 \x01(\x0b\x32\x16.sidekeeper.v1.LeadingH\x00\x12\x31\n\rlease_renewed\x18\x04 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\tsuspended\x18\x05 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12+\n\x07resumed\x18\x06 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\x04lost\x18\x07 \x01(\x0b\x32\x1d.sidekeeper.v1.LeadershipLostH\x00\x12+\n\x08resigned\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.ResignedH\x00\x12+\n\x08\x64raining\x18\t \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x12\x36\n\x0eleader_changed\x18\n \x01(\x0b\x32\x1c.sidekeeper.v1.LeaderChangedH\x00\x42\x07\n\x05\x65vent\"4\n\x0f\x43\x61mpaignStarted\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"-\n\tFollowing\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\x07Leading\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x11\n\tnode_path\x18\x02 \x01(\t\x12\'\n\x05lease\x18\x03 \x01(\x0b\x32\x18.sidekeeper.v1.LockLease\"?\n\x0eLeadershipLost\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.sidekeeper.v1.LockLossReason\"\n\n\x08Resigned\">\n\rLeaderChanged\x12-\n\x06leader\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\"@\n\x0e\x45lectionLeader\x12\r\n\x05value\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x11\n\tnode_name\x18\x03 \x01(\t\"7\n\rResignRequest\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x11\n\tsuccessor\x18\x02 \x01(\t\"\x10\n\x0eResignResponse\"9\n\x0eObserveRequest\x12\'\n\x08\x65lection\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"\x89\x01\n\x0fObserveResponse\x12-\n\x06leader\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\x12\x31\n\ncandidates\x18\x02 \x03(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\x12\x14\n\x0cstale_reason\x18\x03 \x01(\t2\xf3\x01\n\x0f\x45lectionService\x12M\n\x08\x43\x61mpaign\x12\x1e.sidekeeper.v1.CampaignRequest\x1a\x1f.sidekeeper.v1.CampaignResponse0\x01\x12\x45\n\x06Resign\x12\x1c.sidekeeper.v1.ResignRequest\x1a\x1d.sidekeeper.v1.ResignResponse\x12J\n\x07Observe\x12\x1d.sidekeeper.v1.ObserveRequest\x1a\x1e.sidekeeper.v1.ObserveResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$sidekeeper/v1/election_service.proto\x12\rsidekeeper.v1\x1a\x1asidekeeper/v1/attach.proto\x1a sidekeeper/v1/lock_service.proto\"y\n\x0f\x43\x61mpaignRequest\x12\'\n\x08\x65lection\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12\r\n\x05value\x18\x02 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x16\n\x0e\x65nds_when_lost\x18\x04 \x01(\x08\"\xf8\x03\n\x10\x43\x61mpaignResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.sidekeeper.v1.CampaignStartedH\x00\x12-\n\tfollowing\x18\x02 \x01(\x0b\x32\x18.sidekeeper.v1.FollowingH\x00\x12)\n\x07leading\x18\x03 \x01(\x0b\x32\x16.sidekeeper.v1.LeadingH\x00\x12\x31\n\rlease_renewed\x18\x04 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\tsuspended\x18\x05 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12+\n\x07resumed\x18\x06 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\x04lost\x18\x07 \x01(\x0b\x32\x1d.sidekeeper.v1.LeadershipLostH\x00\x12+\n\x08resigned\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.ResignedH\x00\x12+\n\x08\x64raining\x18\t \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x12\x36\n\x0eleader_changed\x18\n \x01(\x0b\x32\x1c.sidekeeper.v1.LeaderChangedH\x00\x42\x07\n\x05\x65vent\"4\n\x0f\x43\x61mpaignStarted\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"-\n\tFollowing\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\x07Leading\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x11\n\tnode_path\x18\x02 \x01(\t\x12\'\n\x05lease\x18\x03 \x01(\x0b\x32\x18.sidekeeper.v1.LockLease\"?\n\x0eLeadershipLost\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.sidekeeper.v1.LockLossReason\"\n\n\x08Resigned\">\n\rLeaderChanged\x12-\n\x06leader\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\"@\n\x0e\x45lectionLeader\x12\r\n\x05value\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x11\n\tnode_name\x18\x03 \x01(\t\"7\n\rResignRequest\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x11\n\tsuccessor\x18\x02 \x01(\t\"\x10\n\x0eResignResponse\"9\n\x0eObserveRequest\x12\'\n\x08\x65lection\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"\x89\x01\n\x0fObserveResponse\x12-\n\x06leader\x18\x01 \x01(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\x12\x31\n\ncandidates\x18\x02 \x03(\x0b\x32\x1d.sidekeeper.v1.ElectionLeader\x12\x14\n\x0cstale_reason\x18\x03 \x01(\t2\xf3\x01\n\x0f\x45lectionService\x12M\n\x08\x43\x61mpaign\x12\x1e.sidekeeper.v1.CampaignRequest\x1a\x1f.sidekeeper.v1.CampaignResponse0\x01\x12\x45\n\x06Resign\x12\x1c.sidekeeper.v1.ResignRequest\x1a\x1d.sidekeeper.v1.ResignResponse\x12J\n\x07Observe\x12\x1d.sidekeeper.v1.ObserveRequest\x1a\x1e.sidekeeper.v1.ObserveResponse0\x01\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,31 +35,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
   _globals['_CAMPAIGNREQUEST']._serialized_start=117
-  _globals['_CAMPAIGNREQUEST']._serialized_end=214
-  _globals['_CAMPAIGNRESPONSE']._serialized_start=217
-  _globals['_CAMPAIGNRESPONSE']._serialized_end=721
-  _globals['_CAMPAIGNSTARTED']._serialized_start=723
-  _globals['_CAMPAIGNSTARTED']._serialized_end=775
-  _globals['_FOLLOWING']._serialized_start=777
-  _globals['_FOLLOWING']._serialized_end=822
-  _globals['_LEADING']._serialized_start=824
-  _globals['_LEADING']._serialized_end=907
-  _globals['_LEADERSHIPLOST']._serialized_start=909
-  _globals['_LEADERSHIPLOST']._serialized_end=972
-  _globals['_RESIGNED']._serialized_start=974
-  _globals['_RESIGNED']._serialized_end=984
-  _globals['_LEADERCHANGED']._serialized_start=986
-  _globals['_LEADERCHANGED']._serialized_end=1048
-  _globals['_ELECTIONLEADER']._serialized_start=1050
-  _globals['_ELECTIONLEADER']._serialized_end=1114
-  _globals['_RESIGNREQUEST']._serialized_start=1116
-  _globals['_RESIGNREQUEST']._serialized_end=1171
-  _globals['_RESIGNRESPONSE']._serialized_start=1173
-  _globals['_RESIGNRESPONSE']._serialized_end=1189
-  _globals['_OBSERVEREQUEST']._serialized_start=1191
-  _globals['_OBSERVEREQUEST']._serialized_end=1248
-  _globals['_OBSERVERESPONSE']._serialized_start=1251
-  _globals['_OBSERVERESPONSE']._serialized_end=1388
-  _globals['_ELECTIONSERVICE']._serialized_start=1391
-  _globals['_ELECTIONSERVICE']._serialized_end=1634
+  _globals['_CAMPAIGNREQUEST']._serialized_end=238
+  _globals['_CAMPAIGNRESPONSE']._serialized_start=241
+  _globals['_CAMPAIGNRESPONSE']._serialized_end=745
+  _globals['_CAMPAIGNSTARTED']._serialized_start=747
+  _globals['_CAMPAIGNSTARTED']._serialized_end=799
+  _globals['_FOLLOWING']._serialized_start=801
+  _globals['_FOLLOWING']._serialized_end=846
+  _globals['_LEADING']._serialized_start=848
+  _globals['_LEADING']._serialized_end=931
+  _globals['_LEADERSHIPLOST']._serialized_start=933
+  _globals['_LEADERSHIPLOST']._serialized_end=996
+  _globals['_RESIGNED']._serialized_start=998
+  _globals['_RESIGNED']._serialized_end=1008
+  _globals['_LEADERCHANGED']._serialized_start=1010
+  _globals['_LEADERCHANGED']._serialized_end=1072
+  _globals['_ELECTIONLEADER']._serialized_start=1074
+  _globals['_ELECTIONLEADER']._serialized_end=1138
+  _globals['_RESIGNREQUEST']._serialized_start=1140
+  _globals['_RESIGNREQUEST']._serialized_end=1195
+  _globals['_RESIGNRESPONSE']._serialized_start=1197
+  _globals['_RESIGNRESPONSE']._serialized_end=1213
+  _globals['_OBSERVEREQUEST']._serialized_start=1215
+  _globals['_OBSERVEREQUEST']._serialized_end=1272
+  _globals['_OBSERVERESPONSE']._serialized_start=1275
+  _globals['_OBSERVERESPONSE']._serialized_end=1412
+  _globals['_ELECTIONSERVICE']._serialized_start=1415
+  _globals['_ELECTIONSERVICE']._serialized_end=1658
 # @@protoc_insertion_point(module_scope)

@@ -29,6 +29,7 @@ class CampaignRequest(_message.Message):
     ELECTION_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    ENDS_WHEN_LOST_FIELD_NUMBER: _builtins.int
     value: _builtins.str
     """The value that others see of the candidate: at most 4096 bytes. Curator shows it as the participant's id. Usually the
     address at which the leader is reached.
@@ -36,6 +37,10 @@ class CampaignRequest(_message.Message):
     application_id: _builtins.str
     """The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second campaign of the
     same application in the same election is refused. Empty: each campaign is an application of its own.
+    """
+    ends_when_lost: _builtins.bool
+    """Whether the campaign ends after `Lost`, with ABORTED (LOCK_LOST). False: the candidate stands again. A program whose work
+    ends with the leadership sets it: the end of its stream would come after the candidate can lead again, with nobody to lead.
     """
     @_builtins.property
     def election(self) -> _lock_service_pb2.LockId:
@@ -49,10 +54,11 @@ class CampaignRequest(_message.Message):
         election: _lock_service_pb2.LockId | None = ...,
         value: _builtins.str = ...,
         application_id: _builtins.str = ...,
+        ends_when_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["election", b"election"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "election", b"election", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "election", b"election", "ends_when_lost", b"ends_when_lost", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -101,7 +107,7 @@ class CampaignResponse(_message.Message):
     @_builtins.property
     def lost(self) -> Global___LeadershipLost:
         """The candidate does not lead any more. The application stops what only the leader does, at once. The candidate stands again,
-        unless the sidecar is stopping.
+        unless its request says otherwise, or the sidecar is stopping.
         """
 
     @_builtins.property

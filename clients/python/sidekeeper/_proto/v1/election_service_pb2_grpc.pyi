@@ -38,11 +38,12 @@ class ElectionServiceStub:
     Campaign: _grpc.UnaryStreamMultiCallable[_election_service_pb2.CampaignRequest, _election_service_pb2.CampaignResponse]
     """Stands for election, for as long as the stream is open. A candidate leads between `Leading` and the first of `Lost`,
     `Resigned`, the end of its lease, and the end of the stream, however the stream ends. A candidate that has lost the
-    leadership stands again by itself, behind all others. Candidates lead in the order in which the registry has got them.
+    leadership stands again by itself, behind all others, unless its request says otherwise. Candidates lead in the order in
+    which the registry has got them.
 
     The stream ends with OK after `Resigned`, and with another status otherwise: INVALID_ARGUMENT (a field names the fault),
     FAILED_PRECONDITION (LOCK_HELD_ALREADY, LOCK_OF_OTHER_KIND, LOCK_COUNTER_AT_END), RESOURCE_EXHAUSTED (TOO_MANY),
-    UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after `Lost` with the reason DRAINING),
+    UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after a `Lost` that ends the campaign),
     PERMISSION_DENIED (the registry's access list). No node is left in the election then.
     """
     Resign: _grpc.UnaryUnaryMultiCallable[_election_service_pb2.ResignRequest, _election_service_pb2.ResignResponse]
@@ -74,11 +75,12 @@ class ElectionServiceAsyncStub(ElectionServiceStub):
     Campaign: _aio.UnaryStreamMultiCallable[_election_service_pb2.CampaignRequest, _election_service_pb2.CampaignResponse]  # type: ignore[assignment]
     """Stands for election, for as long as the stream is open. A candidate leads between `Leading` and the first of `Lost`,
     `Resigned`, the end of its lease, and the end of the stream, however the stream ends. A candidate that has lost the
-    leadership stands again by itself, behind all others. Candidates lead in the order in which the registry has got them.
+    leadership stands again by itself, behind all others, unless its request says otherwise. Candidates lead in the order in
+    which the registry has got them.
 
     The stream ends with OK after `Resigned`, and with another status otherwise: INVALID_ARGUMENT (a field names the fault),
     FAILED_PRECONDITION (LOCK_HELD_ALREADY, LOCK_OF_OTHER_KIND, LOCK_COUNTER_AT_END), RESOURCE_EXHAUSTED (TOO_MANY),
-    UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after `Lost` with the reason DRAINING),
+    UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after a `Lost` that ends the campaign),
     PERMISSION_DENIED (the registry's access list). No node is left in the election then.
     """
     Resign: _aio.UnaryUnaryMultiCallable[_election_service_pb2.ResignRequest, _election_service_pb2.ResignResponse]  # type: ignore[assignment]
@@ -113,11 +115,12 @@ class ElectionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_election_service_pb2.CampaignResponse], _abc.AsyncIterator[_election_service_pb2.CampaignResponse]]:
         """Stands for election, for as long as the stream is open. A candidate leads between `Leading` and the first of `Lost`,
         `Resigned`, the end of its lease, and the end of the stream, however the stream ends. A candidate that has lost the
-        leadership stands again by itself, behind all others. Candidates lead in the order in which the registry has got them.
+        leadership stands again by itself, behind all others, unless its request says otherwise. Candidates lead in the order in
+        which the registry has got them.
 
         The stream ends with OK after `Resigned`, and with another status otherwise: INVALID_ARGUMENT (a field names the fault),
         FAILED_PRECONDITION (LOCK_HELD_ALREADY, LOCK_OF_OTHER_KIND, LOCK_COUNTER_AT_END), RESOURCE_EXHAUSTED (TOO_MANY),
-        UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after `Lost` with the reason DRAINING),
+        UNAVAILABLE (SIDECAR_STOPPING, REGISTRY_AWAY), ABORTED (LOCK_LOST, after a `Lost` that ends the campaign),
         PERMISSION_DENIED (the registry's access list). No node is left in the election then.
         """
 
