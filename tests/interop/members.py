@@ -8,10 +8,11 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Callable, Protocol
 
 from support.application import Application
@@ -138,9 +139,18 @@ class Member(Protocol):
 
 
 class Java(_JavaProcess):
-    """An instance of ElasticJob."""
+    """An instance of ElasticJob, with further settings and with options of its JVM."""
 
-    def __init__(self, number: int, name: str, fleet: MixedFleet, session: float, job: dict[str, Any]):
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        fleet: Fleet,
+        session: float,
+        job: dict[str, Any],
+        further: Mapping[str, Any] = MappingProxyType({}),
+        options: Sequence[str] = (),
+    ):
         self.address = f"10.0.1.{number}"
         self.dump_port = free_port()
         settings = {
@@ -150,9 +160,9 @@ class Java(_JavaProcess):
             "ip": self.address,
             "dump_port": self.dump_port,
             "job": _as_java(job),
-            **fleet.java_settings,
+            **further,
         }
-        super().__init__(name, "Instance", [json.dumps(settings)], fleet.folder, fleet.java_options)
+        super().__init__(name, "Instance", [json.dumps(settings)], fleet.folder, options)
 
     @property
     def instance(self) -> str:
@@ -285,7 +295,8 @@ class MixedFleet(Fleet):
 
     def java(self, number: int = 1, session: float = SESSION, **job: Any) -> Java:
         """Starts an instance of ElasticJob, and waits until it is registered."""
-        member = Java(number, f"java-{number}-{len(self.processes)}", self, session, _with_defaults(job))
+        name = f"java-{number}-{len(self.processes)}"
+        member = Java(number, name, self, session, _with_defaults(job), self.java_settings, self.java_options)
         self.processes.append(member)
         member.wait("ready or refused", lambda events: bool(events), timeout=3 * PATIENCE)  # a JVM starts
         return member
