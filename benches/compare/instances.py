@@ -13,7 +13,7 @@ from typing import Any
 from interop.members import JOB_CLASS, Java
 from support.fleet import Fleet
 from support.job_nodes import JOB
-from support.processes import InstanceProcess, environment_with_client
+from support.processes import PATIENCE, InstanceProcess, environment_with_client
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -28,7 +28,8 @@ class ElasticJob(Java):
         return {"instance": self.popen.pid}
 
     def wait_registered(self) -> str:
-        """Waits until it is registered; returns its instance id."""
+        """Waits until it is registered, which takes a JVM long on a busy machine; returns its instance id."""
+        self.wait("ready", lambda events: any(event["event"] == "ready" for event in events), timeout=3 * PATIENCE)
         return self.instance
 
 

@@ -231,6 +231,12 @@ def join(server: ZooKeeperServer, kind: Kind) -> Figures:
         return {"took": took, "moved": sum(before[item] != owner for item, owner in after.items())}
 
 
+def register(server: ZooKeeperServer, kind: Kind) -> None:
+    """An instance starts, and registers."""
+    with fleet_of(server, kind, items=1, period=2) as fleet:
+        fleet.launch(1).wait_registered()
+
+
 def start_up(server: ZooKeeperServer, kind: Kind) -> Figures:
     """Four instances start at once: until they own all items evenly, from the start of the first process."""
     with fleet_of(server, kind, items=40, period=2) as fleet:

@@ -142,7 +142,8 @@ def test_507_an_application_without_zookeeper_is_cancelled_before_another_one_be
 
 
 def test_543_short_interruptions_shut_nothing_down(fleet: FaultFleet) -> None:
-    slots = fleet.start(2, session=SESSION)
+    # An attempt to connect may take a second, which is not short beside the lease of a session of three.
+    slots = fleet.start(2, session=4 * SESSION)
     before = registered(fleet)
     hold_all(fleet)
     for number in range(3):
