@@ -211,7 +211,7 @@ func (c *contender) loseLocked(code codes.Code, details, reason string) {
 	if c.lost == nil && !c.released {
 		c.lost = c.fail(code, details, cmp.Or(reason, "LOCK_LOST"))
 		c.cancel(c.lost)
-		// Nobody notices the next turn of a candidate that stands again.
+		// If only the clock says so, or the sidecar does not know `ends_when_lost`, the candidate stands on.
 		c.end()
 	}
 }

@@ -161,7 +161,7 @@ func TestTheContextOfALostLeadershipIsDone(t *testing.T) {
 	deleteLeader(t, sidecar, request.Path)
 	<-campaign.Context().Done()
 	equal(t, "reason", refusedElection(t, context.Cause(campaign.Context())).Reason, "LOCK_LOST")
-	// The lost campaign would stand again by itself, and lead before this one.
+	// Without `ends_when_lost` the lost campaign would stand again, and lead before this one.
 	second := lead(t, context.Background(), request)
 	if second.Term <= campaign.Term {
 		t.Errorf("terms: %d, then %d", campaign.Term, second.Term)

@@ -28,6 +28,7 @@ on_both! {
     a_leader_whose_session_ends_hears_of_it_and_stands_again,
     a_leader_whose_node_is_deleted_stands_again,
     a_campaign_that_ends_when_lost_does_not_stand_again,
+    a_campaign_that_ends_when_lost_ends_with_its_session,
     an_observer_creates_nothing_and_sees_leaders_come_and_go,
     a_drain_ends_campaigns,
     a_refused_campaign_names_its_field_and_changes_nothing,
@@ -305,6 +306,31 @@ async fn a_campaign_that_ends_when_lost_does_not_stand_again(registry: TestRegis
         let left = session.children(&leading.parent().unwrap()).await.unwrap();
         assert_eq!(left.unwrap_or_default(), [""; 0], "candidates");
     }
+}
+
+async fn a_campaign_that_ends_when_lost_ends_with_its_session(registry: TestRegistry) {
+    let (victim, other) = (Node::start_on(registry.victims(), 1).await, Node::start(&registry, 2).await);
+    let once = |value: &str| CampaignRequest { ends_when_lost: true, ..request(value) };
+    let mut a = Campaign::open(&victim, once("A")).await.unwrap();
+    let first = path(&a.leading().await.node_path);
+    // A candidate that waits loses no leadership: it stands again with the next session.
+    let mut waiting = Campaign::open(&victim, once("waits")).await.unwrap();
+    waiting.following(1).await;
+    let mut b = Campaign::open(&other, request("B")).await.unwrap();
+    b.following(2).await;
+    let session = registry.session().await;
+    let owner = session.get(&first).await.unwrap().unwrap().stat.ephemeral_owner.unwrap();
+    registry.cut(owner);
+    registry.end(owner);
+    assert_eq!(a.lost().await, LockLossReason::LeaseLost);
+    assert_ends(a.end().await, Code::Aborted, "LOCK_LOST");
+    b.leading().await;
+    registry.mend(owner);
+    waiting.following(1).await;
+    let names = session.children(&first.parent().unwrap()).await.unwrap().unwrap();
+    assert_eq!(names.len(), 2, "B leads, one waits: {names:?}");
+    drop(b);
+    waiting.leading().await;
 }
 
 async fn an_observer_creates_nothing_and_sees_leaders_come_and_go(registry: TestRegistry) {

@@ -129,14 +129,14 @@ func TestTheWorkOfALeaderThatLosesIsCancelled(t *testing.T) {
 		equal(t, "the other leads", other.Leads(), false)
 		equal(t, "error", campaign.Context().Err(), nil)
 		sidecar.LoseLeadership("chief", loss)
+		// The campaign ends with the loss, not with the client's stream.
+		equal(t, "candidates that wait", len(sidecar.Election("chief").Waiting), 0)
 		equal(t, "the other leads", other.Leads(), true)
 		receive(t, "the loss", campaign.Context().Done())
 		lost := electionError(t, context.Cause(campaign.Context()))
 		equal(t, "code", lost.Code, codes.Aborted)
 		equal(t, "reason", lost.Reason, "LOCK_LOST")
 		equal(t, "details", lost.Details, "the sidecar has reported the loss: "+word)
-		// Its campaign stands again until the client ends the stream.
-		sidecar.WaitElection("chief", 1, 0)
 		equal(t, "ResignTo", electionError(t, campaign.ResignTo("B")), lost)
 		equal(t, "Resign", electionError(t, campaign.Resign()), lost)
 		if other.Term() <= campaign.Term {

@@ -304,7 +304,7 @@ class Contender(ABC):
             self._why = self._error(code, details, reason)
         self._lost.set()
         if self._reader is not None:
-            # The block does not notice the next turn of a candidate that stands again.
+            # If only the clock says so, or the sidecar does not know `ends_when_lost`, the candidate stands on.
             self._stream.cancel()
 
     def _failure(self, error: grpc.RpcError) -> SidekeeperError:

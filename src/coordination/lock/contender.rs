@@ -5,8 +5,8 @@
 //! gone; a holder watches its own node. While it is not known whether a request has created a node, the contender looks
 //! for the node by its UUID, and takes only a node of its present session for its own (L4, L6).
 //!
-//! A candidate is a contender that stands again after a loss, and hears who leads. A leader can name its successor: the
-//! candidates before that one stand again, behind it.
+//! A candidate is a contender that hears who leads, and stands again after a loss if its application wants that. A leader
+//! can name its successor: the candidates before that one stand again, behind it.
 //!
 //! A holder is told of the loss before another contender can hold: when the lease is over, when its node is deleted, when
 //! its own time limit is over. A contender ends only when none of its nodes is left, or when its session has ended, which

@@ -4,7 +4,7 @@
 //! in the lock's queue is its place, and the id of the transaction that created that node is the fencing token: grants
 //! follow the queue, and the queue follows creation (locks specification 6.4).
 //!
-//! An election is a lock whose contenders are candidates: they stand again after a loss, and hear who leads.
+//! An election is a lock whose contenders are candidates: they hear who leads, and can stand again after a loss.
 //!
 //! [`contender`] decides, [`claim`] joins the two contenders of a semaphore, [`queue`] says whose turn it is, [`delay`] when
 //! the first may hold after another one has vanished, [`contract`] has

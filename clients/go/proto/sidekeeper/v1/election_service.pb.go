@@ -34,7 +34,7 @@ type CampaignRequest struct {
 	// same application in the same election is refused. Empty: each campaign is an application of its own.
 	ApplicationId string `protobuf:"bytes,3,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
 	// Whether the campaign ends after `Lost`, with ABORTED (LOCK_LOST). False: the candidate stands again. A program whose work
-	// ends with the leadership sets it: the end of its stream would come after the candidate can lead again, with nobody to lead.
+	// ends with the leadership sets it. Otherwise its candidate may lead once more before the end of its stream arrives.
 	EndsWhenLost  bool `protobuf:"varint,4,opt,name=ends_when_lost,json=endsWhenLost,proto3" json:"ends_when_lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -40,7 +40,7 @@ class CampaignRequest(_message.Message):
     """
     ends_when_lost: _builtins.bool
     """Whether the campaign ends after `Lost`, with ABORTED (LOCK_LOST). False: the candidate stands again. A program whose work
-    ends with the leadership sets it: the end of its stream would come after the candidate can lead again, with nobody to lead.
+    ends with the leadership sets it. Otherwise its candidate may lead once more before the end of its stream arrives.
     """
     @_builtins.property
     def election(self) -> _lock_service_pb2.LockId:
