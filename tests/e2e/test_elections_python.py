@@ -150,7 +150,7 @@ def test_a_block_in_python_hears_that_its_leadership_is_lost_and_stands_for_no_o
             term = leadership.term
             delete_leader(fleet)
             assert leadership.wait_lost(PATIENCE)
-            # A lost campaign would stand again by itself, and lead with nobody at work.
+            # Without `ends_when_lost` the campaign would stand again, and lead with nobody at work.
             eventually("no candidate", lambda: candidates(fleet) == [])
             with pytest.raises(sidekeeper.ElectionError):
                 leadership.resign()
