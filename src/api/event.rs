@@ -38,7 +38,7 @@ pub fn to_message(
     shared: &Shared,
 ) -> proto::AttachResponse {
     let clock = &shared.clock;
-    let (trace, now) = (traced.trace, clock.now());
+    let (traceparent, now) = (traced.traceparent, clock.now());
     let event = match traced.event {
         Event::Attached { instance, configuration, resumed, grace, lease_renewal_interval } => {
             Message::Attached(proto::Attached {
@@ -63,7 +63,6 @@ pub fn to_message(
             })
         }
         Event::Execute(execute) => {
-            let (traceparent, tracestate) = trace.unwrap_or_default();
             Message::Execute(proto::Execute {
                 execution_id: execute.execution_id,
                 item: execute.item.0,
@@ -76,8 +75,9 @@ pub fn to_message(
                 fire_time: Some(timestamp(execute.fired)),
                 deadline: execute.deadline.map(timestamp),
                 fencing_token: execute.token.0,
-                traceparent,
-                tracestate,
+                traceparent: traceparent.unwrap_or_default(),
+                // No sampler of the sidecar has a state.
+                tracestate: String::new(),
                 job_name: job.to_string(),
                 attempt: execute.attempt,
                 checkpoint: execute.checkpoint.map(|data| data.to_vec()),

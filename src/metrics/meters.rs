@@ -6,13 +6,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
+use prometheus_client::encoding::{
+    EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, prometheus_text, text,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
@@ -87,7 +89,17 @@ struct OfLevel {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfTrace {
-    trace_id: String,
+    trace_id: TraceId,
+}
+
+/// The id of a trace. It becomes text only if it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct TraceId([u8; 16]);
+
+impl EncodeLabelValue for TraceId {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        write!(encoder, "{:032x}", u128::from_be_bytes(self.0))
+    }
 }
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
@@ -103,13 +115,14 @@ fn histograms<L: Clone + Hash + Eq>(make: fn() -> Histogram) -> Histograms<L> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exemplar {
     /// The id of its trace.
-    pub trace_id: String,
+    pub trace_id: [u8; 16],
     /// When it was measured.
     pub at: SystemTime,
 }
 
 fn observe(histogram: &Exemplified, measured: Duration, exemplar: Option<Exemplar>) {
-    let (trace, at) = exemplar.map(|Exemplar { trace_id, at }| (OfTrace { trace_id }, at)).unzip();
+    let (trace, at) =
+        exemplar.map(|Exemplar { trace_id, at }| (OfTrace { trace_id: TraceId(trace_id) }, at)).unzip();
     histogram.observe(measured.as_secs_f64(), trace, at);
 }
 
@@ -456,6 +469,9 @@ impl Meters {
             of_levels.get_or_create(&OfLevel { level }).inc_by(count);
         }
         register(&mut present, &table::LOG_LINES, of_levels);
+        let dropped = Counter::<u64>::default();
+        dropped.inc_by(state.spans_dropped);
+        register(&mut present, &table::SPANS_DROPPED, dropped);
         let mut of_process = Registry::default();
         of_process.register_collector(Box::new(state.process));
         present.register_collector(Box::new(state));
@@ -531,19 +547,19 @@ mod tests {
     fn op_6_a_bucket_has_its_last_exemplar_for_scrapers_of_openmetrics_and_no_other_has() {
         let meters = Meters::new("billing", 2);
         let job = meters.job(&name("a"));
-        let exemplar = |trace_id: &str| {
+        let exemplar = |byte: u8| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
-            Some(Exemplar { trace_id: trace_id.to_owned(), at })
+            Some(Exemplar { trace_id: [byte; 16], at })
         };
-        job.fired(1, Duration::from_millis(3), exemplar("early"));
-        job.fired(1, Duration::from_millis(4), exemplar("late"));
+        job.fired(1, Duration::from_millis(3), exemplar(1));
+        job.fired(1, Duration::from_millis(4), exemplar(2));
         // It is not traced.
         job.fired(1, Duration::from_millis(4), None);
-        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)), exemplar("two"));
+        job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)), exemplar(0xf3));
         let open = text(&meters, Duration::ZERO);
         for (series, le, value) in [
-            ("trigger_lateness", "0.005", "3 # {trace_id=\"late\"} 0.004 1.5"),
-            ("execution_duration", "5.0", "1 # {trace_id=\"two\"} 2.0 1.5"),
+            ("trigger_lateness", "0.005", format!("3 # {{trace_id=\"{}\"}} 0.004 1.5", "02".repeat(16))),
+            ("execution_duration", "5.0", format!("1 # {{trace_id=\"{}\"}} 2.0 1.5", "f3".repeat(16))),
         ] {
             let labels = format!("registry_namespace=\"billing\",le=\"{le}\",job_name=\"a\"");
             let line = format!("sidekeeper_{series}_seconds_bucket{{{labels}}} {value}\n");

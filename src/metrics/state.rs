@@ -26,6 +26,8 @@ pub struct State {
     pub runtime_stall: Duration,
     /// When the sidecar's certificates expire, in seconds of the Unix time.
     pub certificates: BTreeMap<CertificateUse, f64>,
+    /// How many spans of executions did not reach the collector of traces.
+    pub spans_dropped: u64,
     /// The process.
     pub process: ProcessState,
     /// The jobs that have series of their own.

@@ -144,6 +144,8 @@ metrics! {
         "The end of the certificate in force, or of the first that expires of its chain, as a Unix time; absent if there is none";
     LOG_LINES = Counter "log_lines" ["level"]
         "Warnings and errors in the log, whatever the log filter is";
+    SPANS_DROPPED = Counter "spans_dropped" []
+        "Spans of executions that were not sent, because too many waited for the collector or it did not take them";
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub fn read(attachments: &Attachments, heartbeat: &Heartbeat) -> State {
         jobs_without_label: jobs.saturating_sub(named.len()),
         runtime_stall: heartbeat.longest_delay(),
         certificates: certificates(&shared.certificates),
+        spans_dropped: telemetry::spans_dropped(),
         process: ProcessState::read(),
         jobs: named
             .into_iter()

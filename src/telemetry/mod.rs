@@ -1,18 +1,24 @@
-//! Logs and traces. Shell: the process's one subscriber, and the exporter behind it.
+//! Logs and traces. Shell: the process's one subscriber, and the exporters behind it.
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
-//! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory. [`spans`] has the ids of spans.
+//! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are
+//! repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
+//! [`spans`] has the ids of spans, [`span_bytes`] their bytes, and [`span_queue`] takes those of executions to the
+//! collector.
 
 mod limited_lines;
 pub mod limiter;
 pub mod log_filter;
 mod repeats;
 pub mod ring;
+pub mod span_bytes;
+pub mod span_queue;
 pub mod spans;
 
 use std::io::{self, IsTerminal as _};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -20,6 +26,9 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{FilterExt as _, FilterFn};
@@ -30,7 +39,8 @@ use tracing_subscriber::{Registry, reload};
 
 pub use self::limited_lines::ReadClock;
 use self::limited_lines::{FindKinds, LeaveOut, Log, WithNumbers};
-use self::spans::{FIRE_SPANS, Ids};
+use self::span_queue::{Sender, SpanQueue};
+use self::spans::FIRE_SPANS;
 use crate::config::{Config, LogFormat};
 
 /// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
@@ -39,12 +49,17 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// A client can make the HTTP/2 library warn as often as it likes. A filter that names `h2` counts instead.
 const QUIET: &str = "h2=error";
 
-/// Whether traces are exported in this process.
-static TRACING: AtomicBool = AtomicBool::new(false);
+/// The queue of this process, if it exports traces.
+static QUEUE: OnceLock<Arc<SpanQueue>> = OnceLock::new();
 
-/// Whether traces are exported. Without it spans are not worth their cost on the dispatch path.
-pub fn is_tracing() -> bool {
-    TRACING.load(Ordering::Relaxed)
+/// The queue for the spans of executions. `None`: no traces are exported, and spans are not worth their cost on the dispatch path.
+pub fn span_queue() -> Option<Arc<SpanQueue>> {
+    QUEUE.get().cloned()
+}
+
+/// The number of spans of executions that were not sent, and will not be.
+pub fn spans_dropped() -> u64 {
+    QUEUE.get().map_or(0, |queue| queue.lost())
 }
 
 /// The warnings and errors of this process.
@@ -75,6 +90,14 @@ pub enum TelemetryError {
     /// The exporter of traces cannot be built.
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
+    /// The address of the collector is none.
+    #[error("traces cannot be exported to `{endpoint}`: {error}; correct `otlp_endpoint`")]
+    Endpoint {
+        /// The address.
+        endpoint: String,
+        /// What is wrong with it.
+        error: tonic::transport::Error,
+    },
     /// The process already has a subscriber.
     #[error("logging was set up twice: {0}")]
     Twice(#[from] TryInitError),
@@ -83,7 +106,53 @@ pub enum TelemetryError {
 /// Keeps telemetry running. Call [`Telemetry::finish`] at the end.
 #[must_use = "the last traces are lost if it is not finished"]
 pub struct Telemetry {
-    provider: Option<SdkTracerProvider>,
+    traces: Option<Traces>,
+}
+
+/// The exports of this process.
+struct Traces {
+    provider: SdkTracerProvider,
+    /// The same for the spans of executions.
+    queue: Arc<SpanQueue>,
+    sender: JoinHandle<()>,
+    runtime: Handle,
+}
+
+impl Traces {
+    /// Needs a tokio runtime around the call.
+    #[expect(clippy::disallowed_methods, reason = "the end of these traces ends the task")]
+    fn start(config: &Config, endpoint: &str) -> Result<Self, TelemetryError> {
+        let resource = resource(config);
+        let sender = Sender::new(endpoint, &span_queue::headers(), &resource);
+        let sender =
+            sender.map_err(|error| TelemetryError::Endpoint { endpoint: endpoint.to_owned(), error })?;
+        let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
+        let queue = Arc::new(SpanQueue::default());
+        let sending = Arc::clone(&queue);
+        let sender = tokio::spawn(async move { sender.run(&sending).await });
+        Ok(Self { provider, queue, sender, runtime: Handle::current() })
+    }
+
+    /// Exports what remains, and waits for that a bounded time. Blocks; do not call it inside a task.
+    fn finish(self) {
+        let Self { provider, queue, sender, runtime } = self;
+        queue.end();
+        let stop = sender.abort_handle();
+        let rest = runtime.spawn(async { timeout(FLUSH_TIMEOUT, sender).await });
+        // Both at the same time.
+        if let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT) {
+            tracing::warn!(event = "TRACES_NOT_EXPORTED", %error, "the last spans of fires were not exported");
+        }
+        if !matches!(runtime.block_on(rest), Ok(Ok(Ok(())))) {
+            stop.abort();
+            tracing::warn!(
+                event = "TRACES_NOT_EXPORTED",
+                "the last spans of executions were not exported: the collector did not take them in time"
+            );
+        }
+    }
 }
 
 impl Telemetry {
@@ -91,11 +160,13 @@ impl Telemetry {
     pub fn start(config: &Config, now: ReadClock) -> Result<Self, TelemetryError> {
         let (filter, handle) = reload::Layer::new(log_filter::parse(&config.log_level)?);
         log_filter::install(Box::new(move |filter| handle.reload(filter)));
-        TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
-        let provider = match &config.otlp_endpoint {
-            Some(endpoint) => Some(provider(config, endpoint)?),
+        let traces = match &config.otlp_endpoint {
+            Some(endpoint) => Some(Traces::start(config, endpoint)?),
             None => None,
         };
+        if let Some(Traces { queue, .. }) = &traces {
+            QUEUE.get_or_init(|| Arc::clone(queue));
+        }
         Registry::default()
             .with(CountLines.with_filter(LevelFilter::WARN))
             .with(
@@ -106,18 +177,16 @@ impl Telemetry {
                 log_layer(config.log_format)
                     .with_filter(filter.and(LeaveOut::new(Log::Output, now)).and(logged())),
             )
-            .with(provider.as_ref().map(trace_layer))
+            .with(traces.as_ref().map(|traces| trace_layer(&traces.provider)))
             .with(FindKinds.with_filter(LevelFilter::INFO.and(logged())))
             .try_init()?;
-        Ok(Self { provider })
+        Ok(Self { traces })
     }
 
     /// Exports the remaining traces, and waits for that a bounded time. Blocks; do not call it inside a task.
     pub fn finish(self) {
-        if let Some(provider) = self.provider
-            && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
-        {
-            tracing::warn!(event = "TRACES_NOT_EXPORTED", %error, "the last traces were not exported");
+        if let Some(traces) = self.traces {
+            traces.finish();
         }
     }
 }
@@ -149,9 +218,9 @@ where
     }
 }
 
-fn provider(config: &Config, endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
-    let resource = Resource::builder()
+/// What the spans of this process have in common.
+fn resource(config: &Config) -> Resource {
+    Resource::builder()
         .with_service_name("sidekeeper")
         .with_attributes([
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
@@ -159,16 +228,14 @@ fn provider(config: &Config, endpoint: &str) -> Result<SdkTracerProvider, Teleme
             KeyValue::new("host.ip", config.instance_ip.to_string()),
             KeyValue::new("process.pid", i64::from(std::process::id())),
         ])
-        .build();
-    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
-    Ok(provider.with_batch_exporter(exporter).with_resource(resource).build())
+        .build()
 }
 
 fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
-    // A sidecar has a span for each execution: places in this code and its threads would be half of the bytes, and say nothing to an operator.
+    // Places in this code and its threads would be half of the bytes, and say nothing to an operator.
     tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("sidekeeper"))
         .with_location(false)

@@ -3,18 +3,15 @@
 //! Ids that several processes need are computed, so no process has to tell them to another one: the trace of a fire, the parent of its spans, and
 //! the span of the first execution of each item. An instance that goes on with the work of a process that is dead links to that span.
 
-use std::cell::Cell;
-
 use jiff::Timestamp;
 use opentelemetry::Context;
-use opentelemetry::propagation::{Injector, TextMapPropagator as _};
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
-use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 use sha2::{Digest as _, Sha256};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
+use super::span_bytes::{Head, Ids, SpanBytes, Times};
 use crate::job::Item;
 
 /// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
@@ -22,27 +19,11 @@ const FIRE: &[u8] = b"sidekeeper fire";
 /// The same for the span id of the first execution of an item.
 const FIRST_EXECUTION: &[u8] = b"sidekeeper first execution";
 
+/// The length of the header `traceparent`.
+const TRACEPARENT: usize = 55;
+
 /// The target of the spans of a fire. They are for traces only: no line is logged inside them, so no log keeps their fields.
 pub const FIRE_SPANS: &str = "sidekeeper::fire";
-
-thread_local! {
-    /// The id of the span that this thread starts next; `None`: a random one.
-    static NEXT: Cell<Option<SpanId>> = const { Cell::new(None) };
-}
-
-/// Gives spans random ids, but those of [`Traced::begin_as`].
-#[derive(Debug, Default)]
-pub(super) struct Ids(RandomIdGenerator);
-
-impl IdGenerator for Ids {
-    fn new_trace_id(&self) -> TraceId {
-        self.0.new_trace_id()
-    }
-
-    fn new_span_id(&self) -> SpanId {
-        NEXT.take().unwrap_or_else(|| self.0.new_span_id())
-    }
-}
 
 /// The parent of all spans of one fire of a job: the same on each sidecar, because it is computed from the namespace, the job and the instant. So
 /// the fire is one trace, though no instance has told another one about it. A failover and a retry belong to it, too.
@@ -69,16 +50,19 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
 }
 
 /// The part of a fire at one instance.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Fire {
-    /// Its span. The executions are its children.
-    pub span: Span,
-    trace: TraceId,
+    /// It ends when the last owner of this value drops it: the executions are its children, and own it.
+    _span: Span,
+    traced: Traced,
+    /// What its executions have in common: the bytes of their spans, and the beginning of the header `traceparent`.
+    head: Head,
+    traceparent: String,
 }
 
 impl Fire {
-    /// Starts the span of a fire.
-    pub fn begin(namespace: &str, job: &str, instant: Timestamp) -> Self {
+    /// Starts the span of a fire. `None`: nothing is exported.
+    pub fn begin(namespace: &str, job: &str, instant: Timestamp) -> Option<Self> {
         let span = tracing::info_span!(
             target: FIRE_SPANS,
             parent: None,
@@ -87,78 +71,86 @@ impl Fire {
             faas.trigger = "timer",
             faas.time = %instant,
         );
-        let context = fire_context(namespace, job, instant);
-        let trace = context.span().span_context().trace_id();
-        // Fails only if nothing is exported.
-        let _ = span.set_parent(context);
-        Self { span, trace }
+        span.set_parent(fire_context(namespace, job, instant)).ok()?;
+        let traced = Traced::begin(&span)?;
+        let mut traceparent = "00-".to_owned();
+        push_hex(&mut traceparent, &traced.trace.to_bytes());
+        traceparent.push('-');
+        Some(Self { _span: span, traced, head: Head::new(traced.ids(), "execution"), traceparent })
     }
 
     /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar.
     pub fn first_execution(&self, item: Item) -> Traced {
         let mut hash = Sha256::new();
         hash.update(FIRST_EXECUTION);
-        hash.update(self.trace.to_bytes());
+        hash.update(self.traced.trace.to_bytes());
         hash.update(item.0.to_be_bytes());
         let hash: [u8; 32] = hash.finalize().into();
         let (span, _) = hash.split_at(8);
-        let span = SpanId::from_bytes(span.try_into().unwrap_or_default());
-        Traced(SpanContext::new(self.trace, span, TraceFlags::SAMPLED, true, TraceState::NONE))
+        Traced { span: SpanId::from_bytes(span.try_into().unwrap_or_default()), ..self.traced }
+    }
+
+    /// Another execution.
+    pub fn further_execution(&self) -> Traced {
+        Traced { span: RandomIdGenerator::default().new_span_id(), ..self.traced }
+    }
+
+    /// Begins the span of an execution, without its attributes. `false`: the fire is not sampled, and neither are its executions.
+    pub fn execution(&self, to: &mut SpanBytes, traced: Traced, begun: Timestamp, ended: Timestamp) -> bool {
+        if self.traced.is_sampled {
+            let times = Times { begun: nanoseconds(begun), ended: nanoseconds(ended.max(begun)) };
+            to.begin(&self.head, traced.span.to_bytes(), times);
+        }
+        self.traced.is_sampled
+    }
+
+    /// W3C trace context of an execution, for other programs: `traceparent`.
+    pub fn header(&self, traced: Traced) -> String {
+        let mut header = String::with_capacity(TRACEPARENT);
+        header.push_str(&self.traceparent);
+        push_hex(&mut header, &traced.span.to_bytes());
+        header.push_str(if traced.is_sampled { "-01" } else { "-00" });
+        header
     }
 }
 
+fn nanoseconds(at: Timestamp) -> u64 {
+    u64::try_from(at.as_nanosecond()).unwrap_or_default()
+}
+
 /// The ids of a span.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traced(SpanContext);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traced {
+    trace: TraceId,
+    span: SpanId,
+    is_sampled: bool,
+}
 
 impl Traced {
     /// Starts a span. It need not be entered. `None`: it is not exported.
     pub fn begin(span: &Span) -> Option<Self> {
         let context = span.context();
-        let context = context.span().span_context().clone();
-        context.is_valid().then_some(Self(context))
+        let span = context.span();
+        let context = span.span_context();
+        context.is_valid().then(|| Self {
+            trace: context.trace_id(),
+            span: context.span_id(),
+            is_sampled: context.is_sampled(),
+        })
     }
 
-    /// Starts a span with a computed id. Its parent has been started.
-    pub fn begin_as(span: &Span, computed: &Self) -> Option<Self> {
-        NEXT.set(Some(computed.0.span_id()));
-        let begun = Self::begin(span);
-        // A span that has been started before has its id.
-        NEXT.set(None);
-        begun
-    }
-
-    /// Records that a span goes on with what this one has begun.
-    pub fn link_from(self, span: &Span) {
-        span.add_link(self.0);
-    }
-
-    /// W3C trace context, `traceparent` and `tracestate` (often empty), for other programs.
-    pub fn headers(&self) -> (String, String) {
-        let mut headers = Headers::default();
-        let context = Context::new().with_remote_span_context(self.0.clone());
-        TraceContextPropagator::new().inject_context(&context, &mut headers);
-        (headers.traceparent, headers.tracestate)
+    /// Its trace, and itself.
+    pub fn ids(&self) -> Ids {
+        (self.trace.to_bytes(), self.span.to_bytes())
     }
 
     /// The id of its trace, if the trace is sampled: others are found nowhere.
-    pub fn sampled_trace(&self) -> Option<String> {
-        self.0.is_sampled().then(|| self.0.trace_id().to_string())
+    pub fn sampled_trace(&self) -> Option<[u8; 16]> {
+        self.is_sampled.then(|| self.trace.to_bytes())
     }
 }
 
-#[derive(Default)]
-struct Headers {
-    traceparent: String,
-    tracestate: String,
-}
-
-impl Injector for Headers {
-    fn set(&mut self, key: &str, value: String) {
-        match key {
-            "traceparent" => self.traceparent = value,
-            "tracestate" => self.tracestate = value,
-            _ => {}
-        }
-    }
+fn push_hex(to: &mut String, bytes: &[u8]) {
+    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' - 10 + half });
+    to.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }

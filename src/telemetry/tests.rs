@@ -1,8 +1,6 @@
 //! The exported spans, and the time limit of the last export.
 
-use std::future::pending;
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use opentelemetry::trace::TraceContextExt as _;
@@ -12,8 +10,10 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
+use opentelemetry_proto::tonic::trace::v1::Span as Exported;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SpanData};
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as tokio_mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status};
 use tracing::Span;
 use tracing::span::{Attributes, Id};
 
+use super::span_bytes::{Head, SpanBytes, Times};
 use super::spans::{Fire, Traced, fire_context};
 use super::*;
 use crate::config::{Flags, Sources, load};
@@ -43,30 +44,27 @@ impl opentelemetry_sdk::trace::SpanExporter for Collected {
 /// The spans that end while something is done.
 pub(crate) fn collect(act: impl FnOnce()) -> Vec<SpanData> {
     let collected = Collected::default();
-    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
-    let provider = provider.with_simple_exporter(collected.clone()).build();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), act);
     let mut spans = collected.0.lock().unwrap();
     std::mem::take(&mut *spans)
 }
 
-fn current_trace_context() -> Option<(String, String)> {
-    Some(Traced::begin(&Span::current())?.headers())
+fn current_trace() -> Option<Traced> {
+    Traced::begin(&Span::current())
 }
 
 #[test]
 fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
     let spans = collect(|| {
-        assert_eq!(current_trace_context(), None);
+        assert_eq!(current_trace(), None);
         tracing::info_span!(target: "zookeeper_client", "serve").in_scope(|| {
-            assert_eq!(current_trace_context(), None);
+            assert_eq!(current_trace(), None);
             tracing::info_span!("execution").in_scope(|| {
-                let (traceparent, tracestate) = current_trace_context().unwrap();
-                assert!(traceparent.starts_with("00-") && traceparent.ends_with("-01"), "{traceparent}");
-                assert_eq!((traceparent.len(), tracestate.as_str()), (55, ""));
+                assert!(current_trace().unwrap().sampled_trace().is_some());
             });
         });
-        tracing::debug_span!("detail").in_scope(|| assert_eq!(current_trace_context(), None));
+        tracing::debug_span!("detail").in_scope(|| assert_eq!(current_trace(), None));
     });
     let names: Vec<_> = spans.iter().map(|span| span.name.to_string()).collect();
     assert_eq!(names, ["execution"]);
@@ -94,33 +92,45 @@ fn op_15_a_fire_has_the_same_trace_on_each_sidecar_and_another_fire_has_another_
     }
 }
 
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(1_732_795_200_000 + ms).unwrap()
+}
+
+fn begin(job: &str) -> Fire {
+    Fire::begin("/billing", job, at(0)).expect("it is exported")
+}
+
 #[test]
 fn the_spans_of_a_fire_are_in_its_trace() {
-    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
+    let mut execution = None;
     let spans = collect(|| {
         // A span that lasts as long as an instance is no part of it.
         tracing::info_span!("job").in_scope(|| {
-            let Fire { span: fire, .. } = Fire::begin("/billing", "settlement", instant);
-            let execution = tracing::info_span!(parent: &fire, "execution");
-            execution.in_scope(|| {
-                let (traceparent, _) = current_trace_context().unwrap();
-                assert!(traceparent.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-"), "{traceparent}");
-            });
+            let fire = begin("settlement");
+            let mut span = SpanBytes::default();
+            assert!(fire.execution(&mut span, fire.further_execution(), at(1), at(2)));
+            execution = Some(Exported::decode(span.bytes()).unwrap());
         });
     });
-    let of_trace = spans
-        .iter()
-        .filter(|span| span.span_context.trace_id().to_string() == "d386cfd9e5d126d8664436bb2a751b25");
-    assert_eq!(of_trace.map(|span| span.name.to_string()).collect::<Vec<_>>(), ["execution", "fire"]);
+    let execution = execution.unwrap();
     let fire = spans.iter().find(|span| span.name == "fire").unwrap();
+    assert_eq!(fire.span_context.trace_id().to_string(), "d386cfd9e5d126d8664436bb2a751b25");
     assert_eq!(fire.parent_span_id.to_string(), "06efd9d1253b884f");
+    assert_eq!(execution.trace_id, fire.span_context.trace_id().to_bytes());
+    assert_eq!(execution.parent_span_id, fire.span_context.span_id().to_bytes());
+    assert_eq!((execution.name.as_str(), execution.span_id.len()), ("execution", 8));
 }
 
 #[test]
 fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
-    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
-    let first =
-        |job: &str, item: u32| Fire::begin("/billing", job, instant).first_execution(Item(item)).headers().0;
+    let first = |job: &str, item: u32| {
+        let mut header = String::new();
+        collect(|| {
+            let fire = begin(job);
+            header = fire.header(fire.first_execution(Item(item)));
+        });
+        header
+    };
     // Never changed: sidecars of all versions compute it.
     assert_eq!(first("settlement", 3), "00-d386cfd9e5d126d8664436bb2a751b25-1ba3fe9ac523788c-01");
     assert_ne!(first("settlement", 4), first("settlement", 3));
@@ -128,39 +138,32 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
 }
 
 #[test]
-fn a_computed_id_is_for_one_span_alone() {
-    let instant = Timestamp::from_millisecond(1_732_795_200_000).unwrap();
-    let first = Fire::begin("/billing", "settlement", instant).first_execution(Item(3));
-    let spans = collect(|| {
-        let fire = Fire::begin("/billing", "settlement", instant);
-        let span = tracing::info_span!(parent: &fire.span, "execution");
-        let begun = Traced::begin_as(&span, &first).unwrap();
-        assert_eq!(begun.headers(), first.headers());
-        // It is started already.
-        let again = Traced::begin_as(&span, &fire.first_execution(Item(4)));
-        assert_eq!(again.unwrap().headers(), first.headers());
-        let other = tracing::info_span!(parent: &fire.span, "other");
-        assert_eq!(begun.sampled_trace().as_deref(), Some("d386cfd9e5d126d8664436bb2a751b25"));
-        assert!(Traced::begin(&other).unwrap().headers() != first.headers());
+fn further_executions_of_a_fire_have_ids_of_their_own() {
+    collect(|| {
+        let fire = begin("settlement");
+        let further = fire.further_execution();
+        assert_ne!(further, fire.further_execution());
+        assert_eq!(further.ids().0, fire.first_execution(Item(3)).ids().0);
+        assert_eq!(further.sampled_trace(), Some(further.ids().0));
     });
-    assert_eq!(spans.len(), 3);
 }
 
 #[test]
-fn a_span_that_is_not_sampled_leads_to_no_trace() {
-    let provider = SdkTracerProvider::builder().with_id_generator(Ids::default());
-    let provider = provider.with_sampler(Sampler::AlwaysOff).build();
+fn a_fire_that_is_not_sampled_leads_to_no_trace() {
+    let provider = SdkTracerProvider::builder().with_sampler(Sampler::AlwaysOff).build();
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
-        let traced = Traced::begin(&tracing::info_span!("execution")).unwrap();
-        assert!(traced.headers().0.ends_with("-00"));
+        let fire = begin("settlement");
+        let traced = fire.first_execution(Item(3));
+        assert!(fire.header(traced).ends_with("-00"));
         assert_eq!(traced.sampled_trace(), None);
+        assert!(!fire.execution(&mut SpanBytes::default(), traced, at(0), at(1)));
     });
 }
 
 #[test]
 fn an_exported_span_of_a_fire_says_nothing_about_threads_and_places_in_the_code() {
     let spans = collect(|| {
-        Fire::begin("/billing", "settlement", Timestamp::UNIX_EPOCH).span.in_scope(|| {});
+        drop(begin("settlement"));
     });
     let mut names: Vec<_> = spans[0].attributes.iter().map(|attribute| attribute.key.as_str()).collect();
     names.sort_unstable();
@@ -183,7 +186,8 @@ fn logs_keep_no_fields_of_the_spans_of_a_fire() {
     tracing::subscriber::with_default(Registry::default().with(kept.clone().with_filter(logged())), || {
         drop(tracing::info_span!("job"));
         assert_eq!(kept.0.load(Ordering::Relaxed), 1);
-        drop(Fire::begin("/billing", "settlement", Timestamp::UNIX_EPOCH));
+        // Its context is missing, because no traces are exported here.
+        assert!(Fire::begin("/billing", "settlement", at(0)).is_none());
     });
     assert_eq!(kept.0.load(Ordering::Relaxed), 1);
 }
@@ -191,34 +195,51 @@ fn logs_keep_no_fields_of_the_spans_of_a_fire() {
 #[test]
 fn without_an_exporter_there_is_no_trace_context() {
     tracing::subscriber::with_default(Registry::default(), || {
-        tracing::info_span!("execution").in_scope(|| assert_eq!(current_trace_context(), None));
+        tracing::info_span!("execution").in_scope(|| assert_eq!(current_trace(), None));
     });
 }
 
-#[derive(Debug)]
-struct Hanging;
-
-impl opentelemetry_sdk::trace::SpanExporter for Hanging {
-    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
-        pending().await
-    }
+/// A configuration that exports to this address, and the traces to it.
+fn traces(endpoint: &str) -> Traces {
+    let flags = Flags::from([("instance_ip", vec!["10.0.0.7".to_owned()])]);
+    let sources = Sources { flags, file: None, environment: &|_| None, default_listen: None };
+    Traces::start(&load(&sources).unwrap().config, endpoint).unwrap()
 }
 
-#[test]
-fn a_collector_that_does_not_answer_cannot_hold_up_the_exit() {
-    let provider = SdkTracerProvider::builder().with_batch_exporter(Hanging).build();
-    tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
-        tracing::info_span!("execution").in_scope(|| {});
+/// A fire of a job, with this number of executions.
+fn execute(traces: &Traces, executions: u32) {
+    tracing::subscriber::with_default(Registry::default().with(trace_layer(&traces.provider)), || {
+        let fire = begin("settlement");
+        for item in 0..executions {
+            let mut span = SpanBytes::default();
+            assert!(fire.execution(&mut span, fire.first_execution(Item(item)), at(1), at(2)));
+            traces.queue.push(span.bytes());
+        }
     });
-    let (finished, wait) = mpsc::channel();
-    thread::spawn(move || {
-        Telemetry { provider: Some(provider) }.finish();
-        finished.send(()).unwrap();
-    });
-    wait.recv_timeout(LIMIT).unwrap();
 }
 
-struct Collector(tokio_mpsc::Sender<ExportTraceServiceRequest>);
+async fn finish(traces: Traces) {
+    let finished = tokio::task::spawn_blocking(|| traces.finish());
+    timeout(LIMIT, finished).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_does_not_answer_cannot_hold_up_the_exit() {
+    // It accepts connections by its queue, and reads nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let traces = traces(&format!("http://{}", listener.local_addr().unwrap()));
+    execute(&traces, 3);
+    finish(traces).await;
+}
+
+/// What a collector has got.
+type Requests = tokio_mpsc::Receiver<(Option<String>, ExportTraceServiceRequest)>;
+
+/// Answers requests with these, then takes all.
+struct Collector {
+    answers: Mutex<Vec<Status>>,
+    requests: tokio_mpsc::Sender<(Option<String>, ExportTraceServiceRequest)>,
+}
 
 #[tonic::async_trait]
 impl TraceService for Collector {
@@ -226,34 +247,114 @@ impl TraceService for Collector {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.0.send(request.into_inner()).await.unwrap();
-        Ok(Response::new(ExportTraceServiceResponse::default()))
+        let token = request.metadata().get("token").map(|token| token.to_str().unwrap().to_owned());
+        let refused = self.answers.lock().unwrap().pop();
+        self.requests.send((token, request.into_inner())).await.unwrap();
+        refused.map_or_else(|| Ok(Response::new(ExportTraceServiceResponse::default())), Err)
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the server ends with the test's runtime")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_traces_reach_the_collector_with_the_service_name() {
+async fn collector(answers: Vec<Status>) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let (sender, mut requests) = tokio_mpsc::channel(1);
-    let server = Server::builder().add_service(TraceServiceServer::new(Collector(sender)));
+    let (requests, receiver) = tokio_mpsc::channel(8);
+    let collector = Collector { answers: Mutex::new(answers), requests };
+    let server = Server::builder().add_service(TraceServiceServer::new(collector));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    (endpoint, receiver)
+}
 
-    let flags = Flags::from([("instance_ip", vec!["10.0.0.7".to_owned()])]);
-    let sources = Sources { flags, file: None, environment: &|_| None, default_listen: None };
-    let provider = provider(&load(&sources).unwrap().config, &endpoint).unwrap();
-    tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
-        tracing::info_span!("execution", job.name = "orders").in_scope(|| {});
+/// The names of the spans in a request.
+fn names(request: &ExportTraceServiceRequest) -> Vec<&str> {
+    let scopes = request.resource_spans.iter().flat_map(|of_resource| &of_resource.scope_spans);
+    scopes.flat_map(|of_scope| &of_scope.spans).map(|span| span.name.as_str()).collect()
+}
+
+async fn next(requests: &mut Requests) -> (Option<String>, ExportTraceServiceRequest) {
+    timeout(LIMIT, requests.recv()).await.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_spans_reach_the_collector_with_the_name_of_the_service() {
+    let (endpoint, mut requests) = collector(Vec::new()).await;
+    let traces = traces(&endpoint);
+    execute(&traces, 3);
+    finish(traces).await;
+    let both = [next(&mut requests).await.1, next(&mut requests).await.1];
+    let mut found: Vec<_> = both.iter().map(names).collect();
+    found.sort_unstable();
+    assert_eq!(found, [vec!["execution"; 3], vec!["fire"]]);
+    let [one, other] = both.map(|request| {
+        let [of_resource] = request.resource_spans.as_slice() else { panic!("{request:?}") };
+        let mut attributes = of_resource.resource.clone().unwrap().attributes;
+        attributes.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        assert_eq!(of_resource.scope_spans[0].scope.as_ref().unwrap().name, "sidekeeper");
+        format!("{attributes:?}")
     });
-    let finished = tokio::task::spawn_blocking(|| Telemetry { provider: Some(provider) }.finish());
-    let request = tokio::time::timeout(LIMIT, requests.recv()).await.unwrap().unwrap();
-    finished.await.unwrap();
-
-    let traces = &request.resource_spans[0];
-    assert_eq!(traces.scope_spans[0].spans[0].name, "execution");
-    let resource = format!("{:?}", traces.resource.as_ref().unwrap().attributes);
-    for expected in ["service.name", "\"sidekeeper\"", "host.ip", "10.0.0.7"] {
-        assert!(resource.contains(expected), "{resource}");
+    // Both exporters say the same.
+    assert_eq!(one, other);
+    for expected in ["service.name", "\"sidekeeper\"", "host.ip", "10.0.0.7", "process.pid"] {
+        assert!(one.contains(expected), "{one}");
     }
+}
+
+/// The collector's requests, without those with the spans of fires.
+async fn next_executions(requests: &mut Requests) -> usize {
+    loop {
+        let (_, request) = next(requests).await;
+        let names = names(&request);
+        if names.contains(&"execution") {
+            return names.len();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_spans_are_sent_before_the_end_in_requests_of_bounded_size() {
+    let (endpoint, mut requests) = collector(Vec::new()).await;
+    let traces = traces(&endpoint);
+    execute(&traces, 1_100);
+    let sizes = [next_executions(&mut requests).await, next_executions(&mut requests).await];
+    assert_eq!(sizes, [512, 512]);
+    finish(traces).await;
+    assert_eq!(next_executions(&mut requests).await, 76);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spans_that_a_busy_collector_did_not_take_are_sent_again_and_refused_ones_are_not() {
+    for (refusal, expected) in [(Status::unavailable("busy"), 512), (Status::invalid_argument("no"), 88)] {
+        let (endpoint, mut requests) = collector(vec![refusal]).await;
+        let sender = Sender::new(&endpoint, "token=a%20b", &Resource::builder().build()).unwrap();
+        let queue = SpanQueue::default();
+        for _ in 0..600 {
+            queue.push(&[]);
+        }
+        let ((), ()) = tokio::join!(sender.run(&queue), async {
+            let (token, first) = next(&mut requests).await;
+            assert_eq!((token.as_deref(), names(&first).len()), (Some("a b"), 512));
+            // The process ends: no pause holds up what is left.
+            queue.end();
+            let (_, second) = next(&mut requests).await;
+            assert_eq!(names(&second).len(), expected);
+        });
+        assert_eq!(queue.lost(), if expected == 512 { 0 } else { 512 });
+    }
+}
+
+#[test]
+fn a_full_queue_drops_new_spans_and_counts_them() {
+    let queue = SpanQueue::default();
+    let mut span = SpanBytes::default();
+    for number in 0..20_000_u64 {
+        span.begin(
+            &Head::new(([1; 16], [2; 8]), "execution"),
+            [3; 8],
+            Times { begun: number, ended: number },
+        );
+        queue.push(span.bytes());
+    }
+    let waiting = queue.waiting();
+    assert_eq!((waiting.len(), waiting.last().unwrap().start_time_unix_nano), (16_384, 16_383));
+    assert_eq!(queue.lost(), 20_000 - 16_384);
 }

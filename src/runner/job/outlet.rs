@@ -14,8 +14,8 @@ use crate::reason::Reason;
 pub struct TracedEvent {
     /// The event.
     pub event: Event,
-    /// W3C `traceparent` and `tracestate` of an execution's span.
-    pub trace: Option<(String, String)>,
+    /// W3C `traceparent` of an execution's span.
+    pub traceparent: Option<String>,
 }
 
 /// Why a stream ended.

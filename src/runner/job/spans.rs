@@ -6,95 +6,171 @@
 //! has crashed, because it exports no spans.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use tracing::Span;
 
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::Source;
+use crate::coordination::job::contract::report::Outcome;
+use crate::excerpt::Excerpt;
 use crate::job::{InstanceId, Item, JobName};
-use crate::telemetry::spans::{FIRE_SPANS, Fire, Traced};
+use crate::telemetry::span_bytes::{Attributes, SpanBytes, Value};
+use crate::telemetry::span_queue::SpanQueue;
+use crate::telemetry::spans::{Fire, Traced};
 use crate::tree::Path;
+
+/// The characters of a failure's text that its span keeps.
+const MESSAGE_CHARS_MAX: usize = 300;
 
 /// The spans of one participant.
 pub(super) struct Spans {
     namespace: String,
     job: JobName,
-    instance: InstanceId,
+    /// The attributes of all of its executions.
+    of_all: Attributes,
+    queue: Arc<SpanQueue>,
     /// The latest fire, for its executions.
-    fire: Option<(Timestamp, Fire)>,
-    /// The executions without a report, by their ids.
-    open: BTreeMap<String, (Span, Option<Traced>)>,
+    fire: Option<(Timestamp, Arc<Fire>)>,
     /// The latest execution of each item, unless it has succeeded.
-    latest: BTreeMap<Item, Traced>,
+    latest: BTreeMap<Item, Latest>,
+    /// The memory for the bytes of a span.
+    bytes: SpanBytes,
+}
+
+/// The latest execution of an item.
+struct Latest {
+    traced: Traced,
+    /// `None`: it was reported.
+    open: Option<Box<Open>>,
+}
+
+/// An execution without a report.
+struct Open {
+    execution_id: String,
+    /// Its parent, which ends after it.
+    fire: Arc<Fire>,
+    begun: Timestamp,
+    /// The execution that it goes on from.
+    follows: Option<Traced>,
+    attempt: u32,
+    source: Source,
+    fencing_token: i64,
 }
 
 impl Spans {
-    pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId) -> Self {
+    pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId, queue: Arc<SpanQueue>) -> Self {
         Self {
             namespace: namespace.to_string(),
             job: job.clone(),
-            instance: instance.clone(),
+            of_all: Attributes::new(&[("job.name", job.as_str()), ("instance.id", instance.as_str())]),
+            queue,
             fire: None,
-            open: BTreeMap::new(),
             latest: BTreeMap::new(),
+            bytes: SpanBytes::default(),
         }
     }
 
-    /// An execution begins, or goes on over another stream. `None`: its span is not exported.
-    pub(super) fn execute(&mut self, execute: &Execute) -> Option<Traced> {
-        if let Some((_, traced)) = self.open.get(&execute.execution_id) {
-            return traced.clone();
+    /// An execution begins, or goes on over another stream. Returns its span and the header for other programs; `None`: nothing is exported.
+    pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<(Traced, String)> {
+        let item = execute.item;
+        let latest = self.latest.remove(&item);
+        let before = latest.as_ref().map(|latest| latest.traced);
+        if let Some(Latest { traced, open: Some(open) }) = latest {
+            if open.execution_id == execute.execution_id {
+                let header = open.fire.header(traced);
+                self.latest.insert(item, Latest { traced, open: Some(open) });
+                return Some((traced, header));
+            }
+            // Nobody has reported it, and nobody will.
+            self.export(now, item, traced, &open, None);
         }
-        let fire = self.fire(execute.scheduled);
-        let span = tracing::info_span!(
-            target: FIRE_SPANS,
-            parent: &fire.span,
-            "execution",
-            job.name = %self.job,
-            item = %execute.item,
-            instance.id = %self.instance,
-            execution.id = %execute.execution_id,
-            attempt = execute.attempt,
-            source = ?execute.source,
-            fencing.token = execute.token.0,
-        );
-        let first = fire.first_execution(execute.item);
-        let before = self.latest.remove(&execute.item);
-        let traced = if is_first(execute) {
-            Traced::begin_as(&span, &first)
+        let fire = self.fire(execute.scheduled)?;
+        let first = fire.first_execution(item);
+        let (traced, follows) = if is_first(execute) {
+            (first, None)
         } else {
             let failed = before.filter(|_| execute.attempt > 1);
-            let follows = failed.or_else(|| goes_on(execute).then_some(first));
-            if let Some(follows) = follows {
-                follows.link_from(&span);
-            }
-            Traced::begin(&span)
+            (fire.further_execution(), failed.or_else(|| goes_on(execute).then_some(first)))
         };
-        if let Some(traced) = &traced {
-            self.latest.insert(execute.item, traced.clone());
+        let header = fire.header(traced);
+        let open = Box::new(Open {
+            execution_id: execute.execution_id.clone(),
+            fire,
+            begun: now,
+            follows,
+            attempt: execute.attempt,
+            source: execute.source,
+            fencing_token: execute.token.0,
+        });
+        self.latest.insert(item, Latest { traced, open: Some(open) });
+        Some((traced, header))
+    }
+
+    /// The application has reported the execution of an item. Returns its span, which nothing goes on with if it has succeeded.
+    pub(super) fn reported(&mut self, now: Timestamp, item: Item, outcome: &Outcome) -> Option<Traced> {
+        let failure = match outcome {
+            Outcome::Success => None,
+            Outcome::Failure(message) | Outcome::Rejected(message) | Outcome::Interrupted(message) => {
+                Some(message.as_str())
+            }
+        };
+        let Latest { traced, open } = self.latest.remove(&item)?;
+        if let Some(open) = open {
+            self.export(now, item, traced, &open, failure);
         }
-        self.open.insert(execute.execution_id.clone(), (span, traced.clone()));
-        traced
+        if failure.is_some() {
+            self.latest.insert(item, Latest { traced, open: None });
+        }
+        Some(traced)
     }
 
-    /// The application has reported an execution.
-    pub(super) fn end(&mut self, execution_id: &str) {
-        self.open.remove(execution_id);
+    /// The session was lost during the execution of an item. The application has stopped it.
+    pub(super) fn lost(&mut self, now: Timestamp, item: Item) {
+        if let Some(latest) = self.latest.get_mut(&item)
+            && let Some(open) = latest.open.take()
+        {
+            let traced = latest.traced;
+            self.export(now, item, traced, &open, Some("the session was lost during the execution"));
+        }
     }
 
-    /// The latest execution of an item, as it was reported. `has_succeeded`: nothing goes on with it.
-    pub(super) fn reported(&mut self, item: Item, has_succeeded: bool) -> Option<Traced> {
-        if has_succeeded { self.latest.remove(&item) } else { self.latest.get(&item).cloned() }
+    /// The participant has ended. Nobody reports the executions that it leaves.
+    pub(super) fn end(&mut self, now: Timestamp) {
+        for (item, Latest { traced, open }) in std::mem::take(&mut self.latest) {
+            if let Some(open) = open {
+                self.export(now, item, traced, &open, None);
+            }
+        }
     }
 
-    fn fire(&mut self, scheduled: Timestamp) -> Fire {
+    fn export(&mut self, now: Timestamp, item: Item, traced: Traced, open: &Open, failure: Option<&str>) {
+        let span = &mut self.bytes;
+        if !open.fire.execution(span, traced, open.begun, now) {
+            return;
+        }
+        span.add_all(&self.of_all);
+        span.add("item", Value::Text(&item.to_string()));
+        span.add("execution.id", Value::Text(&open.execution_id));
+        span.add("attempt", Value::Number(i64::from(open.attempt)));
+        span.add("source", Value::Text(word(open.source)));
+        span.add("fencing.token", Value::Number(open.fencing_token));
+        if let Some(follows) = open.follows {
+            span.link_to(follows.ids());
+        }
+        if let Some(failure) = failure {
+            span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
+        }
+        self.queue.push(span.bytes());
+    }
+
+    fn fire(&mut self, scheduled: Timestamp) -> Option<Arc<Fire>> {
         match &self.fire {
-            Some((instant, fire)) if *instant == scheduled => fire.clone(),
+            Some((instant, fire)) if *instant == scheduled => Some(Arc::clone(fire)),
             Some(_) | None => {
-                let fire = Fire::begin(&self.namespace, self.job.as_str(), scheduled);
-                self.fire = Some((scheduled, fire.clone()));
-                fire
+                let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), scheduled)?);
+                self.fire = Some((scheduled, Arc::clone(&fire)));
+                Some(fire)
             }
         }
     }
@@ -105,6 +181,16 @@ fn is_first(execute: &Execute) -> bool {
     execute.attempt == 1 && !goes_on(execute) && execute.configuration.monitor_execution
 }
 
+/// The attribute `source`.
+fn word(source: Source) -> &'static str {
+    match source {
+        Source::Schedule => "Schedule",
+        Source::Misfire => "Misfire",
+        Source::Trigger => "Trigger",
+        Source::Failover => "Failover",
+    }
+}
+
 /// Whether another process has begun its work.
 fn goes_on(execute: &Execute) -> bool {
     execute.resumed || execute.source == Source::Failover
@@ -112,9 +198,8 @@ fn goes_on(execute: &Execute) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use opentelemetry_sdk::trace::SpanData;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+    use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 
     use super::*;
     use crate::job::{FencingToken, JobConfiguration};
@@ -122,14 +207,25 @@ mod tests {
 
     const AT: i64 = 1_732_795_200_000;
 
-    fn spans(instance: &str) -> Spans {
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(AT + ms).unwrap()
+    }
+
+    /// The spans of executions that are exported while something is done.
+    fn exported(act: impl FnOnce(&Arc<SpanQueue>)) -> Vec<Span> {
+        let queue = Arc::new(SpanQueue::default());
+        collect(|| act(&queue));
+        queue.waiting()
+    }
+
+    fn spans(instance: &str, queue: &Arc<SpanQueue>) -> Spans {
         let job = JobName::parse("settlement").unwrap();
-        Spans::new(&Path::parse("/billing").unwrap(), &job, &InstanceId::from_registry(instance))
+        let instance = InstanceId::from_registry(instance);
+        Spans::new(&Path::parse("/billing").unwrap(), &job, &instance, Arc::clone(queue))
     }
 
     fn execution(id: &str, source: Source, attempt: u32) -> Execute {
         let configuration = JobConfiguration::new(JobName::parse("settlement").unwrap(), 3);
-        let scheduled = Timestamp::from_millisecond(AT).unwrap();
         Execute {
             execution_id: id.to_owned(),
             item: Item(2),
@@ -139,8 +235,8 @@ mod tests {
             source,
             attempt,
             checkpoint: None,
-            scheduled,
-            fired: scheduled,
+            scheduled: at(0),
+            fired: at(0),
             deadline: None,
             token: FencingToken(7),
             lock_token: None,
@@ -154,18 +250,104 @@ mod tests {
         execute
     }
 
+    /// The text or the number of an attribute.
+    fn attribute(span: &Span, key: &str) -> Option<String> {
+        use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+        let one = span.attributes.iter().find(|one| one.key == key)?;
+        match one.value.clone()?.value? {
+            Any::StringValue(text) => Some(text),
+            Any::IntValue(number) => Some(number.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The ids of a span, and those of the spans that it links to.
-    fn ids(spans: &[SpanData], execution: &str) -> (String, Vec<String>) {
-        let is_it = |span: &&SpanData| {
-            let id = span.attributes.iter().find(|attribute| attribute.key.as_str() == "execution.id");
-            id.is_some_and(|id| id.value.as_str() == execution)
-        };
+    fn ids(spans: &[Span], execution: &str) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let is_it = |span: &&Span| attribute(span, "execution.id").as_deref() == Some(execution);
         let span = spans.iter().find(is_it).expect("its span");
         let links = span.links.iter().map(|link| {
-            assert_eq!(link.span_context.trace_id(), span.span_context.trace_id());
-            link.span_context.span_id().to_string()
+            assert_eq!(link.trace_id, span.trace_id);
+            link.span_id.clone()
         });
-        (span.span_context.span_id().to_string(), links.collect())
+        (span.span_id.clone(), links.collect())
+    }
+
+    #[test]
+    fn the_span_of_an_execution_has_its_times_its_attributes_and_its_failure() {
+        let found = exported(|queue| {
+            let mut spans = spans("10.0.0.1@-@1", queue);
+            let (traced, header) = spans.execute(at(3), &execution("one", Source::Misfire, 1)).unwrap();
+            assert!(
+                header.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-") && header.ends_with("-01"),
+                "{header}"
+            );
+            assert_eq!(traced.ids().0, spans.fire(at(0)).unwrap().further_execution().ids().0);
+            spans.reported(at(8), Item(2), &Outcome::Failure("no such account\nat line 3".to_owned()));
+            spans.execute(at(9), &execution("two", Source::Failover, 2)).unwrap();
+            spans.reported(at(9), Item(2), &Outcome::Success);
+            // A clock that was set back.
+            spans.execute(at(9), &execution("three", Source::Trigger, 1)).unwrap();
+            spans.reported(at(2), Item(2), &Outcome::Success);
+        });
+        let [one, two, three] = found.as_slice() else { panic!("{found:?}") };
+        let ns = |ms: i64| u64::try_from(at(ms).as_nanosecond()).unwrap();
+        assert_eq!((one.start_time_unix_nano, one.end_time_unix_nano), (ns(3), ns(8)));
+        assert_eq!((three.start_time_unix_nano, three.end_time_unix_nano), (ns(9), ns(9)));
+        for (key, value) in [
+            ("job.name", "settlement"),
+            ("instance.id", "10.0.0.1@-@1"),
+            ("item", "2"),
+            ("execution.id", "one"),
+            ("attempt", "1"),
+            ("source", "Misfire"),
+            ("fencing.token", "7"),
+        ] {
+            assert_eq!(attribute(one, key).as_deref(), Some(value), "{key}");
+        }
+        let status = one.status.clone().unwrap();
+        assert_eq!(
+            (status.code(), status.message.as_str()),
+            (StatusCode::Error, "no such account\\nat line 3")
+        );
+        assert_eq!((two.status.clone(), attribute(two, "attempt").as_deref()), (None, Some("2")));
+        assert_eq!((&one.parent_span_id, &one.trace_id), (&two.parent_span_id, &two.trace_id));
+    }
+
+    #[test]
+    fn executions_that_a_participant_leaves_are_exported_when_it_ends() {
+        let found = exported(|queue| {
+            let mut spans = spans("10.0.0.1@-@1", queue);
+            spans.execute(at(0), &execution("one", Source::Schedule, 1));
+            assert_eq!(queue.waiting().len(), 0);
+            spans.end(at(5));
+            spans.end(at(6));
+        });
+        assert_eq!((found.len(), found[0].status.clone()), (1, None));
+    }
+
+    #[test]
+    fn an_execution_without_a_report_is_exported_when_it_is_lost_or_followed_by_another_one() {
+        let found = exported(|queue| {
+            let mut spans = spans("10.0.0.1@-@1", queue);
+            spans.execute(at(0), &execution("one", Source::Schedule, 1));
+            spans.lost(at(1), Item(2));
+            spans.lost(at(2), Item(2));
+            spans.execute(at(3), &execution("two", Source::Misfire, 1));
+            spans.execute(at(4), &execution("three", Source::Misfire, 1));
+            assert_eq!(queue.waiting().len(), 2);
+        });
+        let statuses = found.iter().map(|span| span.status.as_ref().map(|status| status.message.as_str()));
+        let lost = "the session was lost during the execution";
+        assert_eq!(statuses.collect::<Vec<_>>(), [Some(lost), None]);
+    }
+
+    #[test]
+    fn without_an_exporter_an_execution_has_no_span() {
+        let queue = Arc::new(SpanQueue::default());
+        let mut spans = spans("10.0.0.1@-@1", &queue);
+        assert_eq!(spans.execute(at(0), &execution("one", Source::Schedule, 1)), None);
+        assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
+        assert_eq!(queue.waiting().len(), 0);
     }
 
     #[test]
@@ -175,12 +357,12 @@ mod tests {
                 true => execution(id, Source::Schedule, attempt),
                 false => unmonitored(id, attempt),
             };
-            let found = collect(|| {
-                let mut spans = spans("10.0.0.1@-@1");
+            let found = exported(|queue| {
+                let mut spans = spans("10.0.0.1@-@1", queue);
                 for (id, attempt) in [("one", 1), ("two", 2), ("three", 3)] {
-                    let traced = spans.execute(&execute(id, attempt)).expect("its ids");
-                    spans.end(id);
-                    assert_eq!(spans.reported(Item(2), false), Some(traced));
+                    let (traced, _) = spans.execute(at(0), &execute(id, attempt)).expect("its ids");
+                    let failure = Outcome::Failure(String::new());
+                    assert_eq!(spans.reported(at(0), Item(2), &failure), Some(traced));
                 }
             });
             let (one, of_one) = ids(&found, "one");
@@ -191,13 +373,16 @@ mod tests {
 
     #[test]
     fn op_15_a_failover_links_to_the_execution_of_the_instance_that_has_crashed() {
-        let found = collect(|| {
-            let (mut crashed, mut taker, mut next) =
-                (spans("10.0.0.1@-@1"), spans("10.0.0.2@-@1"), spans("10.0.0.3@-@1"));
-            crashed.execute(&execution("crashed", Source::Misfire, 1));
-            taker.execute(&execution("taken", Source::Failover, 1));
-            next.execute(&execution("again", Source::Failover, 1));
-            next.execute(&execution("retry", Source::Failover, 2));
+        let found = exported(|queue| {
+            let [mut crashed, mut taker, mut next] =
+                ["10.0.0.1@-@1", "10.0.0.2@-@1", "10.0.0.3@-@1"].map(|instance| spans(instance, queue));
+            crashed.execute(at(0), &execution("crashed", Source::Misfire, 1));
+            taker.execute(at(0), &execution("taken", Source::Failover, 1));
+            next.execute(at(0), &execution("again", Source::Failover, 1));
+            next.execute(at(0), &execution("retry", Source::Failover, 2));
+            for mut one in [crashed, taker, next] {
+                one.end(at(1));
+            }
         });
         let (crashed, before) = ids(&found, "crashed");
         let (taken, of_taken) = ids(&found, "taken");
@@ -210,18 +395,22 @@ mod tests {
     #[test]
     fn an_execution_that_goes_on_has_the_same_span_in_one_process_and_a_link_in_the_next_one() {
         let resumed = Execute { resumed: true, ..execution("one", Source::Schedule, 1) };
-        let found = collect(|| {
-            let mut before = spans("10.0.0.1@-@1");
-            let begun = before.execute(&execution("one", Source::Schedule, 1));
+        let found = exported(|queue| {
+            let mut before = spans("10.0.0.1@-@1", queue);
+            let begun = before.execute(at(0), &execution("one", Source::Schedule, 1));
             assert!(begun.is_some());
-            assert_eq!(before.execute(&resumed), begun);
+            assert_eq!(before.execute(at(1), &resumed), begun);
+            before.end(at(1));
         });
         let (first, links) = ids(&found, "one");
-        assert_eq!(links, Vec::<String>::new());
-        let after = collect(|| {
-            spans("10.0.0.1@-@1").execute(&resumed);
+        assert_eq!((links, found.len()), (vec![], 1));
+        let after = exported(|queue| {
             let retry = Execute { resumed: true, ..execution("retry", Source::Schedule, 2) };
-            spans("10.0.0.1@-@1").execute(&retry);
+            for execute in [&resumed, &retry] {
+                let mut after = spans("10.0.0.1@-@1", queue);
+                after.execute(at(1), execute);
+                after.end(at(2));
+            }
         });
         let (other, links) = ids(&after, "one");
         assert_eq!(links, std::slice::from_ref(&first));
@@ -231,22 +420,24 @@ mod tests {
 
     #[test]
     fn without_running_nodes_two_instances_may_execute_a_fire_and_have_two_spans() {
-        let found = collect(|| {
-            spans("10.0.0.1@-@1").execute(&unmonitored("one", 1));
-            spans("10.0.0.2@-@1").execute(&unmonitored("other", 1));
+        let found = exported(|queue| {
+            for (instance, id) in [("10.0.0.1@-@1", "one"), ("10.0.0.2@-@1", "other")] {
+                let mut one = spans(instance, queue);
+                one.execute(at(0), &unmonitored(id, 1));
+                one.end(at(0));
+            }
         });
         assert_ne!(ids(&found, "one").0, ids(&found, "other").0);
     }
 
     #[test]
     fn what_has_succeeded_is_forgotten() {
-        collect(|| {
-            let mut spans = spans("10.0.0.1@-@1");
-            let traced = spans.execute(&execution("one", Source::Schedule, 1));
-            spans.end("one");
-            assert_eq!(spans.reported(Item(2), true), traced);
-            assert_eq!(spans.reported(Item(2), true), None);
-            assert!(spans.open.is_empty() && spans.latest.is_empty());
+        exported(|queue| {
+            let mut spans = spans("10.0.0.1@-@1", queue);
+            let (traced, _) = spans.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
+            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), Some(traced));
+            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
+            assert!(spans.latest.is_empty());
         });
     }
 }

@@ -83,7 +83,8 @@ pub(crate) struct Task {
     /// The instance's turn to join, and when it gives it back at the latest; monotonic. `None`: it has given it back.
     turn: Option<(Turn, Duration)>,
     over: watch::Sender<bool>,
-    spans: Spans,
+    /// `None`: no traces are exported.
+    spans: Option<Spans>,
     latches: BTreeMap<Barrier, HeldLatch>,
     /// The limit of a request's size that the participant knows.
     request_limit: Option<usize>,
@@ -121,7 +122,8 @@ impl Task {
         let (over, over_receiver) = watch::channel(false);
         let item_locks = ItemLocks::new(Arc::clone(locks));
         let measure = Measure::new(shared.meters.job(&identity.job));
-        let spans = Spans::new(&shared.namespace, &identity.job, &identity.instance);
+        let spans = telemetry::span_queue()
+            .map(|queue| Spans::new(&shared.namespace, &identity.job, &identity.instance, queue));
         let task = Self {
             participant,
             identity,
@@ -174,6 +176,9 @@ impl Task {
             self.turn = self.turn.take().filter(|(_, late)| !self.is_attached && now.mono < *late);
         }
         self.measure.ended(&self.participant);
+        if let Some(spans) = &mut self.spans {
+            spans.end(self.clock.now().wall);
+        }
         self.backlog.finish();
         self.outcomes.forget(&self.identity.job, &self.identity.instance);
         self.lock_waits.forget(&self.identity.job, &self.identity.instance);
@@ -338,9 +343,6 @@ impl Task {
         let ticket = Ticket(self.last_ticket);
         match command {
             Command::Report(results, answer) => {
-                for result in &results {
-                    self.spans.end(&result.execution_id);
-                }
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Report(ticket, results));
             }
@@ -468,12 +470,17 @@ impl Task {
                 log::lock_wait(item, &wait, is_new);
             }
             Effect::Reported(reported) => {
-                let traced = self.spans.reported(reported.item, reported.outcome == Outcome::Success);
+                let spans = self.spans.as_mut();
+                let traced =
+                    spans.and_then(|spans| spans.reported(now.wall, reported.item, &reported.outcome));
                 self.measure.reported(now, &reported, traced.as_ref());
                 self.record_outcome(now, reported.item, &reported.outcome);
             }
             Effect::ExecutionLost(item) => {
                 self.measure.lost();
+                if let Some(spans) = &mut self.spans {
+                    spans.lost(now.wall, item);
+                }
                 debug!(%item, "an execution was stopped after the session was lost");
             }
             Effect::CloseStream(reason) => self.backlog.close(StreamEnd::Ended(reason)),
@@ -517,14 +524,15 @@ impl Task {
         log::event(now, &event);
         let mut traced = None;
         if let Event::Execute(execute) = &event
-            && telemetry::is_tracing()
+            && let Some(spans) = &mut self.spans
         {
-            traced = self.spans.execute(execute);
+            traced = spans.execute(now.wall, execute);
         }
+        let (traced, traceparent) = traced.unzip();
         self.measure.event(now, &event, traced.as_ref());
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
-            self.backlog.push(TracedEvent { event, trace: traced.map(|traced| traced.headers()) });
+            self.backlog.push(TracedEvent { event, traceparent });
         }
     }
 

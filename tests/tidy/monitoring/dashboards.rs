@@ -274,6 +274,11 @@ pub(super) static DASHBOARDS: &[Dashboard] = &[
                 "none",
                 &[("sidekeeper_jobs_without_label{$of}", "jobs")],
             ),
+            lines(
+                "Spans that did not reach the collector of traces",
+                "none",
+                &[("increase(sidekeeper_spans_dropped_total{$of}[$__rate_interval])", "spans")],
+            ),
         ],
     },
 ];

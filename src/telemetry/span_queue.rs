@@ -1,0 +1,319 @@
+//! Spans on their way to the collector. Shell. Decides how many wait, when they are sent, and which are sent again.
+//!
+//! It is for the spans of executions, of which there are many; all others go through the exporter of the library. A queue that is full drops new
+//! spans: an application never waits for a collector.
+
+use std::collections::VecDeque;
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message as _;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{MetadataKey, MetadataMap};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::span_bytes::{push_span, request_head};
+
+/// How many spans go into one request. The same as in the libraries of OpenTelemetry.
+const PER_REQUEST: usize = 512;
+/// How many spans wait at most: some six megabytes.
+const WAITING_MAX: usize = 16 * 1024;
+/// How long a span waits for others at most, and how long a pause is after a collector has not answered.
+const PERIOD: Duration = Duration::from_secs(5);
+/// How long a collector may take for a request.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Where a collector takes spans.
+const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// The spans of one request, as bytes.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    spans: usize,
+}
+
+/// The spans that wait.
+#[derive(Debug, Default)]
+pub struct SpanQueue {
+    waiting: Mutex<Waiting>,
+    /// There are enough for a request, or the process ends.
+    due: Notify,
+    /// How many spans were not sent, and will not be.
+    lost: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The last one grows. The others are full, or were sent in vain.
+    batches: VecDeque<Batch>,
+    spans: usize,
+    dropped: usize,
+    is_last: bool,
+}
+
+impl SpanQueue {
+    /// Adds a span, unless the queue is full.
+    pub fn push(&self, span: &[u8]) {
+        let mut waiting = self.lock();
+        if waiting.spans >= WAITING_MAX {
+            waiting.dropped = waiting.dropped.saturating_add(1);
+            self.lose(1);
+            return;
+        }
+        waiting.spans += 1;
+        if waiting.batches.back().is_none_or(|batch| batch.spans >= PER_REQUEST) {
+            waiting.batches.push_back(Batch::default());
+        }
+        if let Some(batch) = waiting.batches.back_mut() {
+            push_span(&mut batch.bytes, span);
+            batch.spans += 1;
+            if batch.spans == PER_REQUEST {
+                self.due.notify_one();
+            }
+        }
+    }
+
+    /// The spans that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<opentelemetry_proto::tonic::trace::v1::Span> {
+        let waiting = self.lock();
+        let spans = |batch: &Batch| {
+            opentelemetry_proto::tonic::trace::v1::ScopeSpans::decode(batch.bytes.as_slice()).unwrap().spans
+        };
+        waiting.batches.iter().flat_map(spans).collect()
+    }
+
+    /// How many spans were not sent, and will not be: the queue was full, or the collector did not take them.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn lose(&self, count: usize) {
+        self.lost.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// No span comes after this. The sender ends when it has sent those that wait.
+    pub(super) fn end(&self) {
+        self.lock().is_last = true;
+        self.due.notify_one();
+    }
+
+    /// The next spans to send. `full`: only if there are enough for a whole request.
+    fn take(&self, full: bool) -> Option<Batch> {
+        let mut waiting = self.lock();
+        let is_enough = |batch: &Batch| batch.spans >= PER_REQUEST || !full || waiting.is_last;
+        if !waiting.batches.front().is_some_and(is_enough) {
+            return None;
+        }
+        let batch = waiting.batches.pop_front()?;
+        waiting.spans = waiting.spans.saturating_sub(batch.spans);
+        Some(batch)
+    }
+
+    /// Puts spans back that were not sent.
+    fn put_back(&self, batch: Batch) {
+        let mut waiting = self.lock();
+        waiting.spans = waiting.spans.saturating_add(batch.spans);
+        waiting.batches.push_front(batch);
+    }
+
+    /// Writes into the log how many spans have found no room since the last call.
+    fn warn_of_dropped(&self) {
+        let dropped = std::mem::take(&mut self.lock().dropped);
+        if dropped > 0 {
+            tracing::warn!(
+                event = "TRACES_NOT_EXPORTED",
+                dropped,
+                "spans were dropped, because the collector takes them too slowly or not at all"
+            );
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        self.lock().is_last
+    }
+
+    /// Waits until no further span comes.
+    async fn ended(&self) {
+        while !self.is_last() {
+            self.due.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends spans to a collector.
+pub(super) struct Sender {
+    channel: Channel,
+    headers: MetadataMap,
+    /// Bytes of `Resource` and `InstrumentationScope`.
+    resource: Vec<u8>,
+    scope: Vec<u8>,
+}
+
+impl Sender {
+    /// A sender to the collector at `endpoint`, with headers like `key=value,key=value`. It connects when it has spans. Needs a tokio runtime
+    /// around the call.
+    pub(super) fn new(
+        endpoint: &str,
+        headers: &str,
+        resource: &opentelemetry_sdk::Resource,
+    ) -> Result<Self, tonic::transport::Error> {
+        let attributes = resource.iter().map(|(key, value)| KeyValue {
+            key: key.to_string(),
+            value: Some(AnyValue::from(value.clone())),
+            ..KeyValue::default()
+        });
+        Ok(Self {
+            channel: Endpoint::from_shared(endpoint.to_owned())?.connect_lazy(),
+            headers: metadata(headers),
+            resource: Resource { attributes: attributes.collect(), ..Resource::default() }.encode_to_vec(),
+            scope: InstrumentationScope { name: "sidekeeper".to_owned(), ..InstrumentationScope::default() }
+                .encode_to_vec(),
+        })
+    }
+
+    /// Sends what comes into the queue, until it has ended.
+    pub(super) async fn run(self, queue: &SpanQueue) {
+        loop {
+            let is_full = timeout(PERIOD, queue.due.notified()).await.is_ok();
+            loop {
+                queue.warn_of_dropped();
+                let Some(batch) = queue.take(is_full) else { break };
+                let is_last = queue.is_last();
+                let Err((status, batch)) = self.send(queue, batch).await else { continue };
+                let is_sent_again = is_passing(status.code()) && !is_last;
+                tracing::warn!(
+                    event = "TRACES_NOT_EXPORTED",
+                    count = batch.spans,
+                    is_sent_again,
+                    detail = %status.message(),
+                    code = ?status.code(),
+                    "the collector did not take spans"
+                );
+                if is_sent_again {
+                    queue.put_back(batch);
+                } else {
+                    queue.lose(batch.spans);
+                }
+                if is_last {
+                    return queue.lose(queue.lock().spans);
+                }
+                let _ = timeout(PERIOD, queue.ended()).await;
+            }
+            if queue.is_last() && queue.lock().spans == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Gives the spans back if the collector has not taken them.
+    async fn send(&self, queue: &SpanQueue, batch: Batch) -> Result<(), (Status, Batch)> {
+        let Batch { bytes, spans } = batch;
+        let bytes = Bytes::from(bytes);
+        let head = request_head(&self.resource, &self.scope, bytes.len());
+        let mut request = Request::new([Bytes::from(head), bytes.clone()]);
+        *request.metadata_mut() = self.headers.clone();
+        let sending = async {
+            let mut client = Grpc::new(self.channel.clone());
+            client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            client.unary(request, PathAndQuery::from_static(EXPORT), Written).await
+        };
+        let answer = timeout(ANSWER, sending).await;
+        let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("it did not answer in time")));
+        let answer: ExportTraceServiceResponse = match answer {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => return Err((status, Batch { bytes: bytes.into(), spans })),
+        };
+        if let Some(refused) = answer.partial_success
+            && refused.rejected_spans > 0
+        {
+            queue.lose(usize::try_from(refused.rejected_spans).unwrap_or_default());
+            tracing::warn!(
+                event = "TRACES_NOT_EXPORTED",
+                count = refused.rejected_spans,
+                detail = %refused.error_message,
+                "the collector has refused spans"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The codec of requests that are bytes already.
+#[derive(Debug, Clone, Copy)]
+struct Written;
+
+impl Codec for Written {
+    type Encode = [Bytes; 2];
+    type Decode = ExportTraceServiceResponse;
+    type Encoder = Self;
+    type Decoder = <ProstCodec<(), ExportTraceServiceResponse> as Codec>::Decoder;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstCodec::<(), _>::raw_decoder(BufferSettings::default())
+    }
+}
+
+impl Encoder for Written {
+    type Item = [Bytes; 2];
+    type Error = Status;
+
+    fn encode(&mut self, parts: [Bytes; 2], to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        for part in parts {
+            to.put(part);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the same request may succeed later: the codes of the protocol's specification.
+fn is_passing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
+/// The headers that the environment gives for the export of traces, `key=value,key=value`: those of the libraries of OpenTelemetry.
+pub(super) fn headers() -> String {
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
+    names.iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default()
+}
+
+/// The headers of each request. A wrong one is left out.
+fn metadata(headers: &str) -> MetadataMap {
+    let mut map = MetadataMap::new();
+    for (key, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
+        let value = percent_encoding::percent_decode_str(value.trim()).decode_utf8_lossy();
+        if let (Ok(key), Ok(value)) = (MetadataKey::from_str(key.trim()), value.parse()) {
+            map.insert(key, value);
+        }
+    }
+    map
+}
