@@ -151,6 +151,10 @@ impl Traced {
 }
 
 fn push_hex(to: &mut String, bytes: &[u8]) {
-    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' - 10 + half });
-    to.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    for byte in bytes {
+        let [high, low] =
+            [byte >> 4, byte & 15].map(|half| if half < 10 { b'0' + half } else { b'a' - 10 + half });
+        to.push(char::from(high));
+        to.push(char::from(low));
+    }
 }

@@ -32,29 +32,33 @@ pub(super) struct Spans {
     queue: Arc<SpanQueue>,
     /// The latest fire, for its executions.
     fire: Option<(Timestamp, Arc<Fire>)>,
-    /// The latest execution of each item, unless it has succeeded.
-    latest: BTreeMap<Item, Latest>,
+    /// The items that were executed. They keep their memory for the next execution, because there are thousands a second.
+    items: BTreeMap<Item, Executions>,
     /// The memory for the bytes of a span.
     bytes: SpanBytes,
 }
 
-/// The latest execution of an item.
-struct Latest {
-    traced: Traced,
-    /// `None`: it was reported.
-    open: Option<Box<Open>>,
+/// The latest executions of an item.
+struct Executions {
+    /// The item, as the attribute has it.
+    number: String,
+    /// The latest one, unless it has succeeded.
+    latest: Option<Traced>,
+    /// The latest one.
+    details: Details,
+    /// Its parent, which ends after it. `None`: the latest one was reported.
+    open: Option<Arc<Fire>>,
 }
 
-/// An execution without a report.
-struct Open {
+/// An execution.
+#[derive(Default)]
+struct Details {
     execution_id: String,
-    /// Its parent, which ends after it.
-    fire: Arc<Fire>,
     begun: Timestamp,
     /// The execution that it goes on from.
     follows: Option<Traced>,
     attempt: u32,
-    source: Source,
+    source: &'static str,
     fencing_token: i64,
 }
 
@@ -66,7 +70,7 @@ impl Spans {
             of_all: Attributes::new(&[("job.name", job.as_str()), ("instance.id", instance.as_str())]),
             queue,
             fire: None,
-            latest: BTreeMap::new(),
+            items: BTreeMap::new(),
             bytes: SpanBytes::default(),
         }
     }
@@ -74,36 +78,33 @@ impl Spans {
     /// An execution begins, or goes on over another stream. Returns its span and the header for other programs; `None`: nothing is exported.
     pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<(Traced, String)> {
         let item = execute.item;
-        let latest = self.latest.remove(&item);
-        let before = latest.as_ref().map(|latest| latest.traced);
-        if let Some(Latest { traced, open: Some(open) }) = latest {
-            if open.execution_id == execute.execution_id {
-                let header = open.fire.header(traced);
-                self.latest.insert(item, Latest { traced, open: Some(open) });
-                return Some((traced, header));
-            }
-            // Nobody has reported it, and nobody will.
-            self.export(now, item, traced, &open, None);
+        if let Some(Executions { latest: Some(traced), details, open: Some(fire), .. }) =
+            self.items.get(&item)
+            && details.execution_id == execute.execution_id
+        {
+            return Some((*traced, fire.header(*traced)));
         }
         let fire = self.fire(execute.scheduled)?;
+        let number = || item.to_string();
+        let executions = self.items.entry(item).or_insert_with(|| Executions::new(number()));
+        // Nobody has reported the one before, and nobody will.
+        executions.export(&mut self.bytes, now, &self.of_all, None, &self.queue);
         let first = fire.first_execution(item);
         let (traced, follows) = if is_first(execute) {
             (first, None)
         } else {
-            let failed = before.filter(|_| execute.attempt > 1);
+            let failed = executions.latest.filter(|_| execute.attempt > 1);
             (fire.further_execution(), failed.or_else(|| goes_on(execute).then_some(first)))
         };
         let header = fire.header(traced);
-        let open = Box::new(Open {
-            execution_id: execute.execution_id.clone(),
-            fire,
-            begun: now,
-            follows,
-            attempt: execute.attempt,
-            source: execute.source,
-            fencing_token: execute.token.0,
-        });
-        self.latest.insert(item, Latest { traced, open: Some(open) });
+        let details = &mut executions.details;
+        details.execution_id.clone_from(&execute.execution_id);
+        details.begun = now;
+        details.follows = follows;
+        details.attempt = execute.attempt;
+        details.source = word(execute.source);
+        details.fencing_token = execute.token.0;
+        (executions.latest, executions.open) = (Some(traced), Some(fire));
         Some((traced, header))
     }
 
@@ -115,53 +116,24 @@ impl Spans {
                 Some(message.as_str())
             }
         };
-        let Latest { traced, open } = self.latest.remove(&item)?;
-        if let Some(open) = open {
-            self.export(now, item, traced, &open, failure);
-        }
-        if failure.is_some() {
-            self.latest.insert(item, Latest { traced, open: None });
-        }
-        Some(traced)
+        let executions = self.items.get_mut(&item)?;
+        executions.export(&mut self.bytes, now, &self.of_all, failure, &self.queue);
+        if failure.is_some() { executions.latest } else { executions.latest.take() }
     }
 
     /// The session was lost during the execution of an item. The application has stopped it.
     pub(super) fn lost(&mut self, now: Timestamp, item: Item) {
-        if let Some(latest) = self.latest.get_mut(&item)
-            && let Some(open) = latest.open.take()
-        {
-            let traced = latest.traced;
-            self.export(now, item, traced, &open, Some("the session was lost during the execution"));
+        if let Some(executions) = self.items.get_mut(&item) {
+            let failure = Some("the session was lost during the execution");
+            executions.export(&mut self.bytes, now, &self.of_all, failure, &self.queue);
         }
     }
 
     /// The participant has ended. Nobody reports the executions that it leaves.
     pub(super) fn end(&mut self, now: Timestamp) {
-        for (item, Latest { traced, open }) in std::mem::take(&mut self.latest) {
-            if let Some(open) = open {
-                self.export(now, item, traced, &open, None);
-            }
+        for executions in self.items.values_mut() {
+            executions.export(&mut self.bytes, now, &self.of_all, None, &self.queue);
         }
-    }
-
-    fn export(&mut self, now: Timestamp, item: Item, traced: Traced, open: &Open, failure: Option<&str>) {
-        let span = &mut self.bytes;
-        if !open.fire.execution(span, traced, open.begun, now) {
-            return;
-        }
-        span.add_all(&self.of_all);
-        span.add("item", Value::Text(&item.to_string()));
-        span.add("execution.id", Value::Text(&open.execution_id));
-        span.add("attempt", Value::Number(i64::from(open.attempt)));
-        span.add("source", Value::Text(word(open.source)));
-        span.add("fencing.token", Value::Number(open.fencing_token));
-        if let Some(follows) = open.follows {
-            span.link_to(follows.ids());
-        }
-        if let Some(failure) = failure {
-            span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
-        }
-        self.queue.push(span.bytes());
     }
 
     fn fire(&mut self, scheduled: Timestamp) -> Option<Arc<Fire>> {
@@ -173,6 +145,41 @@ impl Spans {
                 Some(fire)
             }
         }
+    }
+}
+
+impl Executions {
+    fn new(number: String) -> Self {
+        Self { number, latest: None, details: Details::default(), open: None }
+    }
+
+    /// Exports the span of the latest execution, if it has no report yet and its fire is sampled.
+    fn export(
+        &mut self,
+        span: &mut SpanBytes,
+        now: Timestamp,
+        of_all: &Attributes,
+        failure: Option<&str>,
+        queue: &SpanQueue,
+    ) {
+        let Self { number, latest, details, open } = self;
+        let (Some(fire), Some(traced)) = (open.take(), *latest) else { return };
+        if !fire.execution(span, traced, details.begun, now) {
+            return;
+        }
+        span.add_all(of_all);
+        span.add("item", Value::Text(number));
+        span.add("execution.id", Value::Text(&details.execution_id));
+        span.add("attempt", Value::Number(i64::from(details.attempt)));
+        span.add("source", Value::Text(details.source));
+        span.add("fencing.token", Value::Number(details.fencing_token));
+        if let Some(follows) = details.follows {
+            span.link_to(follows.ids());
+        }
+        if let Some(failure) = failure {
+            span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
+        }
+        queue.push(span.bytes());
     }
 }
 
@@ -254,11 +261,12 @@ mod tests {
     fn attribute(span: &Span, key: &str) -> Option<String> {
         use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
         let one = span.attributes.iter().find(|one| one.key == key)?;
-        match one.value.clone()?.value? {
-            Any::StringValue(text) => Some(text),
-            Any::IntValue(number) => Some(number.to_string()),
-            other => panic!("{other:?}"),
+        let value = one.value.clone()?.value?;
+        if let Any::IntValue(number) = value {
+            return Some(number.to_string());
         }
+        let Any::StringValue(text) = value else { panic!("{value:?}") };
+        Some(text)
     }
 
     /// The ids of a span, and those of the spans that it links to.
@@ -437,7 +445,7 @@ mod tests {
             let (traced, _) = spans.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
             assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), Some(traced));
             assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
-            assert!(spans.latest.is_empty());
+            assert_eq!(spans.items[&Item(2)].latest, None);
         });
     }
 }
