@@ -62,6 +62,8 @@ struct Waiting {
     spans: usize,
     dropped: usize,
     is_last: bool,
+    /// The memory of a request that was sent, for the next one: fresh memory of this size costs more than to fill it.
+    spare: Vec<u8>,
 }
 
 impl SpanQueue {
@@ -75,7 +77,8 @@ impl SpanQueue {
         }
         waiting.spans += 1;
         if waiting.batches.back().is_none_or(|batch| batch.spans >= PER_REQUEST) {
-            waiting.batches.push_back(Batch::default());
+            let bytes = std::mem::take(&mut waiting.spare);
+            waiting.batches.push_back(Batch { bytes, spans: 0 });
         }
         if let Some(batch) = waiting.batches.back_mut() {
             push_span(&mut batch.bytes, span);
@@ -121,6 +124,12 @@ impl SpanQueue {
         let batch = waiting.batches.pop_front()?;
         waiting.spans = waiting.spans.saturating_sub(batch.spans);
         Some(batch)
+    }
+
+    /// Keeps the memory of spans that were sent.
+    fn recycle(&self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        self.lock().spare = bytes;
     }
 
     /// Puts spans back that were not sent.
@@ -238,7 +247,10 @@ impl Sender {
         let answer = timeout(ANSWER, sending).await;
         let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("it did not answer in time")));
         let answer: ExportTraceServiceResponse = match answer {
-            Ok(answer) => answer.into_inner(),
+            Ok(answer) => {
+                queue.recycle(bytes.into());
+                answer.into_inner()
+            }
             Err(status) => return Err((status, Batch { bytes: bytes.into(), spans })),
         };
         if let Some(refused) = answer.partial_success
@@ -280,6 +292,7 @@ impl Encoder for Written {
     type Error = Status;
 
     fn encode(&mut self, parts: [Bytes; 2], to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        to.reserve(parts.iter().map(Bytes::len).sum());
         for part in parts {
             to.put(part);
         }
