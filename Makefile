@@ -112,6 +112,10 @@ kerberos: interop-tools ## build the sidecar with Kerberos, and run its tests: t
 	cargo build --locked --features kerberos --target-dir $(KERBEROS_TARGET)
 	SIDEKEEPER_BINARY=$(abspath $(KERBEROS_TARGET))/debug/sidekeeper $(PYTHON) -m pytest tests/interop/kerberos.py -n 3
 
+.PHONY: stale-servers
+stale-servers: interop-tools ## wait until servers without instances are removed beside ElasticJob: 25 minutes
+	$(SUITE) pytest tests/interop/stale_servers.py -n 2
+
 .PHONY: interop-requests
 interop-requests: interop-tools ## count the requests of a fire to ZooKeeper, for sidecars and for Java
 	$(SUITE) interop.requests_per_fire
