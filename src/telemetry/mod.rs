@@ -53,7 +53,7 @@ const QUIET: &str = "h2=error";
 static QUEUE: OnceLock<Arc<SpanQueue>> = OnceLock::new();
 
 /// The queue for the spans of executions. `None`: no traces are exported, and spans are not worth their cost on the dispatch path.
-pub fn span_queue() -> Option<Arc<SpanQueue>> {
+pub fn execution_spans() -> Option<Arc<SpanQueue>> {
     QUEUE.get().cloned()
 }
 

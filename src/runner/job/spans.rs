@@ -85,8 +85,7 @@ impl Spans {
             return Some((*traced, fire.header(*traced)));
         }
         let fire = self.fire(execute.scheduled)?;
-        let number = || item.to_string();
-        let executions = self.items.entry(item).or_insert_with(|| Executions::new(number()));
+        let executions = self.items.entry(item).or_insert_with(|| Executions::new(item.to_string()));
         // Nobody has reported the one before, and nobody will.
         executions.export(&mut self.bytes, now, &self.of_all, None, &self.queue);
         let first = fire.first_execution(item);

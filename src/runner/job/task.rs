@@ -122,7 +122,7 @@ impl Task {
         let (over, over_receiver) = watch::channel(false);
         let item_locks = ItemLocks::new(Arc::clone(locks));
         let measure = Measure::new(shared.meters.job(&identity.job));
-        let spans = telemetry::span_queue()
+        let spans = telemetry::execution_spans()
             .map(|queue| Spans::new(&shared.namespace, &identity.job, &identity.instance, queue));
         let task = Self {
             participant,
