@@ -4,6 +4,7 @@
 //! spans: an application never waits for a collector.
 
 use std::collections::VecDeque;
+use std::error::Error as _;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -207,7 +208,7 @@ impl Sender {
                 let Some(batch) = queue.take(is_full) else { break };
                 let is_last = queue.is_last();
                 let Err((status, batch)) = self.send(queue, batch).await else { continue };
-                let is_sent_again = is_passing(status.code()) && !is_last;
+                let is_sent_again = is_passing(&status) && !is_last;
                 tracing::warn!(
                     event = "TRACES_NOT_EXPORTED",
                     count = batch.spans,
@@ -300,17 +301,20 @@ impl Encoder for Written {
     }
 }
 
-/// Whether the same request may succeed later: the codes of the protocol's specification.
-fn is_passing(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-    )
+/// Whether the same request may succeed later: the connection has failed, or the collector has answered with one of the codes that the protocol's
+/// specification names.
+fn is_passing(status: &Status) -> bool {
+    let is_broken = status.source().is_some();
+    is_broken
+        || matches!(
+            status.code(),
+            Code::Cancelled
+                | Code::DeadlineExceeded
+                | Code::Aborted
+                | Code::OutOfRange
+                | Code::Unavailable
+                | Code::DataLoss
+        )
 }
 
 /// The headers that the environment gives for the export of traces, `key=value,key=value`: those of the libraries of OpenTelemetry.

@@ -3,6 +3,8 @@
 //! Ids that several processes need are computed, so no process has to tell them to another one: the trace of a fire, the parent of its spans, and
 //! the span of the first execution of each item. An instance that goes on with the work of a process that is dead links to that span.
 
+use std::fmt::Write as _;
+
 use jiff::Timestamp;
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
@@ -73,9 +75,7 @@ impl Fire {
         );
         span.set_parent(fire_context(namespace, job, instant)).ok()?;
         let traced = Traced::begin(&span)?;
-        let mut traceparent = "00-".to_owned();
-        push_hex(&mut traceparent, &traced.trace.to_bytes());
-        traceparent.push('-');
+        let traceparent = format!("00-{}-", traced.trace);
         Some(Self { _span: span, traced, head: Head::new(traced.ids(), "execution"), traceparent })
     }
 
@@ -107,9 +107,9 @@ impl Fire {
     /// W3C trace context of an execution, for other programs: `traceparent`.
     pub fn header(&self, traced: Traced) -> String {
         let mut header = String::with_capacity(TRACEPARENT);
-        header.push_str(&self.traceparent);
-        push_hex(&mut header, &traced.span.to_bytes());
-        header.push_str(if traced.is_sampled { "-01" } else { "-00" });
+        let sampled = if traced.is_sampled { "01" } else { "00" };
+        // A string takes everything.
+        let _ = write!(header, "{}{}-{sampled}", self.traceparent, traced.span);
         header
     }
 }
@@ -147,14 +147,5 @@ impl Traced {
     /// The id of its trace, if the trace is sampled: others are found nowhere.
     pub fn sampled_trace(&self) -> Option<[u8; 16]> {
         self.is_sampled.then(|| self.trace.to_bytes())
-    }
-}
-
-fn push_hex(to: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        let [high, low] =
-            [byte >> 4, byte & 15].map(|half| if half < 10 { b'0' + half } else { b'a' - 10 + half });
-        to.push(char::from(high));
-        to.push(char::from(low));
     }
 }

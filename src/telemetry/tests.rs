@@ -1,5 +1,7 @@
 //! The exported spans, and the time limit of the last export.
 
+use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
@@ -14,6 +16,7 @@ use opentelemetry_proto::tonic::trace::v1::Span as Exported;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SpanData};
 use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as tokio_mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -223,14 +226,52 @@ async fn finish(traces: Traces) {
     timeout(LIMIT, finished).await.unwrap().unwrap();
 }
 
+#[derive(Debug)]
+struct Hanging;
+
+impl opentelemetry_sdk::trace::SpanExporter for Hanging {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        pending().await
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the end of the traces ends the task")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_does_not_answer_cannot_hold_up_the_exit() {
-    // It accepts connections by its queue, and reads nothing.
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let traces = traces(&format!("http://{}", listener.local_addr().unwrap()));
+    let traces = Traces {
+        provider: SdkTracerProvider::builder().with_batch_exporter(Hanging).build(),
+        queue: Arc::default(),
+        sender: tokio::spawn(pending()),
+        runtime: Handle::current(),
+    };
     execute(&traces, 3);
     finish(traces).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spans_whose_connection_breaks_are_sent_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let sender = Sender::new(&format!("http://{address}"), "", &Resource::builder().build()).unwrap();
+    let queue = SpanQueue::default();
+    for _ in 0..512 {
+        queue.push(&[]);
+    }
+    let ((), ()) = tokio::join!(sender.run(&queue), async {
+        // It greets, takes a part of the request, and vanishes.
+        let (mut connection, _) = listener.accept().await.unwrap();
+        connection.write_all(&SETTINGS).await.unwrap();
+        connection.read_exact(&mut [0; 1_000]).await.unwrap();
+        drop((connection, listener));
+        let (_, mut requests) = collector_at(address, Vec::new()).await;
+        queue.end();
+        assert_eq!(names(&next(&mut requests).await.1).len(), 512);
+    });
+    assert_eq!(queue.lost(), 0);
+}
+
+/// The first frame of a server in HTTP/2: no settings.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 /// What a collector has got.
 type Requests = tokio_mpsc::Receiver<(Option<String>, ExportTraceServiceRequest)>;
@@ -254,9 +295,13 @@ impl TraceService for Collector {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the server ends with the test's runtime")]
 async fn collector(answers: Vec<Status>) -> (String, Requests) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    collector_at("127.0.0.1:0".parse().unwrap(), answers).await
+}
+
+#[expect(clippy::disallowed_methods, reason = "the server ends with the test's runtime")]
+async fn collector_at(address: SocketAddr, answers: Vec<Status>) -> (String, Requests) {
+    let listener = TcpListener::bind(address).await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let (requests, receiver) = tokio_mpsc::channel(8);
     let collector = Collector { answers: Mutex::new(answers), requests };
