@@ -30,6 +30,8 @@ mod tests {
     #[test]
     fn se_6_a_configuration_that_names_no_provider_gets_ours() {
         install();
+        // With one provider alone, the library would take it by itself at the next line.
+        assert!(CryptoProvider::get_default().is_some(), "it is installed");
         let config =
             ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         let suites = |provider: &CryptoProvider| {
