@@ -247,17 +247,12 @@ where
 
 /// Lets all through but the spans of a fire.
 fn logged() -> FilterFn<impl Fn(&Metadata<'_>) -> bool + 'static> {
-    FilterFn::new(is_logged).with_max_level_hint(LevelFilter::TRACE)
+    FilterFn::new(|metadata| !is_traced(metadata)).with_max_level_hint(LevelFilter::TRACE)
 }
 
-fn is_logged(metadata: &Metadata<'_>) -> bool {
-    !(metadata.is_span() && metadata.target() == FIRE_SPANS)
-}
-
-/// Spans and events of this crate, with any log filter.
+/// The spans of a fire, with any log filter. Another span lasts as long as an instance, and to enter it would cost something for each message.
 fn is_traced(metadata: &Metadata<'_>) -> bool {
-    let target = metadata.target();
-    *metadata.level() <= LevelFilter::INFO && (target == "sidekeeper" || target.starts_with("sidekeeper::"))
+    metadata.is_span() && metadata.target() == FIRE_SPANS
 }
 
 #[cfg(test)]

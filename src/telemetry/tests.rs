@@ -58,19 +58,23 @@ fn current_trace() -> Option<Traced> {
 }
 
 #[test]
-fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
+fn spans_of_fires_are_traced_and_no_others() {
     let spans = collect(|| {
         assert_eq!(current_trace(), None);
-        tracing::info_span!(target: "zookeeper_client", "serve").in_scope(|| {
-            assert_eq!(current_trace(), None);
-            tracing::info_span!("execution").in_scope(|| {
-                assert!(current_trace().unwrap().sampled_trace().is_some());
-            });
+        for span in [
+            tracing::info_span!(target: "zookeeper_client", "serve"),
+            tracing::info_span!("job"),
+            tracing::debug_span!("detail"),
+        ] {
+            span.in_scope(|| assert_eq!(current_trace(), None));
+        }
+        tracing::info_span!(target: FIRE_SPANS, "fire").in_scope(|| {
+            assert!(current_trace().unwrap().sampled_trace().is_some());
+            tracing::info!("a line of the log");
         });
-        tracing::debug_span!("detail").in_scope(|| assert_eq!(current_trace(), None));
     });
-    let names: Vec<_> = spans.iter().map(|span| span.name.to_string()).collect();
-    assert_eq!(names, ["execution"]);
+    let names: Vec<_> = spans.iter().map(|span| (span.name.as_ref(), span.events.len())).collect();
+    assert_eq!(names, [("fire", 0)]);
 }
 
 #[test]
