@@ -60,8 +60,7 @@ impl Archive {
             return Ok(Vec::new());
         }
         self.bytes = self.bytes.saturating_add(member.len());
-        let hash = Sha256::digest(content);
-        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex::encode(Sha256::digest(content));
         self.files.push(json!({ "name": name, "bytes": content.len(), "sha256": hash }));
         Ok(member)
     }

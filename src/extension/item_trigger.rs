@@ -78,8 +78,7 @@ pub fn fingerprint<'a>(
 ) -> String {
     let items: Vec<_> = items.into_iter().map(ToString::to_string).collect();
     let parameter = parameter.map(|parameter| format!("\n{parameter}")).unwrap_or_default();
-    let digest = Sha256::digest(format!("{id}\n{}{parameter}", items.join(" ")));
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(format!("{id}\n{}{parameter}", items.join(" "))))
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ pub struct Unfinished {
     #[serde(default)]
     pub entered_ms: Option<i64>,
     /// Its last checkpoint.
-    #[serde(default, with = "hex")]
+    #[serde(default, with = "hex::serde")]
     pub checkpoint: Vec<u8>,
 }
 
@@ -197,7 +197,7 @@ pub struct Record {
     /// When the last run ended that has ended in good order.
     pub left_ms: Option<i64>,
     /// The last checkpoint of the run.
-    #[serde(with = "hex")]
+    #[serde(with = "hex::serde")]
     pub checkpoint: Vec<u8>,
     /// Whether the last owner gave the lock away.
     pub resigned: bool,
@@ -280,25 +280,6 @@ mod uuid_text {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
         Uuid::try_parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-/// Bytes as hexadecimal digits.
-mod hex {
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(data: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&data.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-            [_, _] => std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()),
-            _ => None,
-        });
-        pairs.collect::<Option<_>>().ok_or_else(|| D::Error::custom("a checkpoint has no hexadecimal digits"))
     }
 }
 

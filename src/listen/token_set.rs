@@ -103,14 +103,9 @@ fn parse_line(line: &str) -> Result<Token, String> {
 }
 
 fn parse_hash(text: &str) -> Option<Hash> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let bytes: Option<Vec<u8>> = (0..text.len())
-        .step_by(2)
-        .map(|at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok()))
-        .collect();
-    bytes?.try_into().ok()
+    let mut hash = Hash::default();
+    hex::decode_to_slice(text, &mut hash).ok()?;
+    Some(hash)
 }
 
 fn hash(text: &[u8]) -> Hash {

@@ -3,7 +3,6 @@
 //! A file is read as a whole and checked before anything of it is used: a file that was cut, changed or written by a later
 //! version is refused.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -166,7 +165,7 @@ impl Writer {
             Home::StickyLock(name) => (Kind::StickyLock, name.clone()),
         };
         let text = std::str::from_utf8(&saved.data).ok().map(str::to_owned);
-        let hex = text.is_none().then(|| hex(&saved.data));
+        let hex = text.is_none().then(|| hex::encode(&saved.data));
         self.push(&Line::Node(NodeLine { of, name, path: saved.path.clone(), text, hex }));
         self.nodes = self.nodes.saturating_add(1);
         if self.text.len() > BYTES_MAX { Err(FileError::TooLarge) } else { Ok(()) }
@@ -242,7 +241,7 @@ impl NodeLine {
     fn saved(self) -> Option<Saved> {
         let data: Arc<[u8]> = match (self.text, self.hex) {
             (Some(text), None) => text.into_bytes().into(),
-            (None, Some(hex)) => unhex(&hex)?.into(),
+            (None, Some(hex)) => hex::decode(&hex).ok()?.into(),
             (Some(_), Some(_)) | (None, None) => return None,
         };
         let job = || JobName::parse(&self.name).ok();
@@ -258,25 +257,7 @@ impl NodeLine {
 }
 
 fn sum(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().saturating_mul(2));
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [_, _] => std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()),
-        _ => None,
-    });
-    pairs.collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 #[cfg(test)]

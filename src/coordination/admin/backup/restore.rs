@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::{Home, Roots, Saved, file, is_missed};
+use super::{Home, Roots, Saved, is_missed};
 use crate::elasticjob::path::Place;
 use crate::extension::ledger_entry::LedgerEntry;
 use crate::extension::path::ExtensionPaths;
@@ -99,7 +99,7 @@ impl Plan {
             hash.update(format!("{} {version:?} {}\n", step.path(), data.len()));
             hash.update(data);
         }
-        file::hex(&hash.finalize())
+        hex::encode(hash.finalize())
     }
 }
 
