@@ -103,10 +103,10 @@ pub struct Attributes(Vec<u8>);
 
 impl Attributes {
     /// The bytes of these.
-    pub fn new(of_all: &[(&str, &str)]) -> Self {
+    pub fn new(of_all: &[(&str, Value<'_>)]) -> Self {
         let mut to = Writer(Vec::new());
         for (key, value) in of_all {
-            to.attribute(key, Value::Text(value));
+            to.attribute(key, *value);
         }
         Self(to.0)
     }
@@ -296,7 +296,10 @@ mod tests {
         let texts: Vec<String> = [0, 1, 120, 126, 127, 128, 300, 16_384].map(|len| "ü".repeat(len)).into();
         let numbers = [0, 1, 127, 128, 16_383, 16_384, i64::MAX, -1, i64::MIN];
         let mut span = begin();
-        span.add_all(&Attributes::new(&[("job.name", "settlement"), ("instance.id", "10.0.0.7@-@1")]));
+        span.add_all(&Attributes::new(&[
+            ("job.name", Value::Text("settlement")),
+            ("instance.id", Value::Text("10.0.0.7@-@1")),
+        ]));
         for text in &texts {
             span.add("text", Value::Text(text));
         }

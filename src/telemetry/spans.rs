@@ -3,8 +3,6 @@
 //! Ids that several processes need are computed, so no process has to tell them to another one: the trace of a fire, the parent of its spans, and
 //! the span of the first execution of each item. An instance that goes on with the work of a process that is dead links to that span.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
@@ -12,14 +10,13 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 use sha2::{Digest as _, Sha256};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use twox_hash::XxHash64;
 
 use super::span_bytes::{Head, Ids, SpanBytes, Times};
 use crate::job::Item;
 
 /// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
 const FIRE: &[u8] = b"sidekeeper fire";
-/// The same for the span id of the first execution of an item.
-const FIRST_EXECUTION: &[u8] = b"sidekeeper first execution";
 
 /// The length of the header `traceparent`.
 const TRACEPARENT: usize = 55;
@@ -60,6 +57,8 @@ pub struct Fire {
     /// What its executions have in common: the bytes of their spans, and the beginning of the header `traceparent`.
     head: Head,
     traceparent: String,
+    /// The ids of first executions are computed with it.
+    seed: u64,
 }
 
 impl Fire {
@@ -76,40 +75,48 @@ impl Fire {
         span.set_parent(fire_context(namespace, job, instant)).ok()?;
         let traced = Traced::begin(&span)?;
         let traceparent = format!("00-{}-", traced.trace);
-        Some(Self { _span: span, traced, head: Head::new(traced.ids(), "execution"), traceparent })
+        let seed = XxHash64::oneshot(0, &traced.trace.to_bytes());
+        Some(Self { _span: span, traced, head: Head::new(traced.ids(), "execution"), traceparent, seed })
     }
 
-    /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar.
-    pub fn first_execution(&self, item: Item) -> Traced {
-        let mut hash = Sha256::new();
-        hash.update(FIRST_EXECUTION);
-        hash.update(self.traced.trace.to_bytes());
-        hash.update(item.0.to_be_bytes());
-        let hash: [u8; 32] = hash.finalize().into();
-        let (span, _) = hash.split_at(8);
-        Traced { span: SpanId::from_bytes(span.try_into().unwrap_or_default()), ..self.traced }
+    /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar. Items of one
+    /// fire never have the same id: with one seed the hash gives different results for different texts of four bytes.
+    pub fn first_execution(&self, item: Item) -> SpanId {
+        SpanId::from_bytes(XxHash64::oneshot(self.seed, &item.0.to_be_bytes()).to_be_bytes())
     }
 
     /// Another execution.
-    pub fn further_execution(&self) -> Traced {
-        Traced { span: RandomIdGenerator::default().new_span_id(), ..self.traced }
+    pub fn further_execution() -> SpanId {
+        RandomIdGenerator::default().new_span_id()
+    }
+
+    /// The ids of one of its executions.
+    pub fn traced(&self, execution: SpanId) -> Traced {
+        Traced { span: execution, ..self.traced }
     }
 
     /// Begins the span of an execution, without its attributes. `false`: the fire is not sampled, and neither are its executions.
-    pub fn execution(&self, to: &mut SpanBytes, traced: Traced, begun: Timestamp, ended: Timestamp) -> bool {
+    pub fn begin_span(&self, to: &mut SpanBytes, id: SpanId, begun: Timestamp, ended: Timestamp) -> bool {
         if self.traced.is_sampled {
             let times = Times { begun: nanoseconds(begun), ended: nanoseconds(ended.max(begun)) };
-            to.begin(&self.head, traced.span.to_bytes(), times);
+            to.begin(&self.head, id.to_bytes(), times);
         }
         self.traced.is_sampled
     }
 
     /// W3C trace context of an execution, for other programs: `traceparent`.
-    pub fn header(&self, traced: Traced) -> String {
+    pub fn header(&self, execution: SpanId) -> String {
+        let mut span = [0; 16];
+        // It has two digits for each byte.
+        let _ = hex::encode_to_slice(execution.to_bytes(), &mut span);
         let mut header = String::with_capacity(TRACEPARENT);
-        let sampled = if traced.is_sampled { "01" } else { "00" };
-        // A string takes everything.
-        let _ = write!(header, "{}{}-{sampled}", self.traceparent, traced.span);
+        for part in [
+            self.traceparent.as_str(),
+            str::from_utf8(&span).unwrap_or_default(),
+            if self.traced.is_sampled { "-01" } else { "-00" },
+        ] {
+            header.push_str(part);
+        }
         header
     }
 }

