@@ -5,21 +5,25 @@
 
 use std::collections::VecDeque;
 use std::error::Error as _;
+use std::pin::Pin;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes};
+use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::codegen::{Service, http};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
@@ -238,12 +242,13 @@ impl Sender {
         let Batch { bytes, spans } = batch;
         let bytes = Bytes::from(bytes);
         let head = request_head(&self.resource, &self.scope, bytes.len());
-        let mut request = Request::new([Bytes::from(head), bytes.clone()]);
+        let body = Written { head: framed(&head, bytes.len()), spans: bytes.clone() };
+        let mut request = Request::new(());
         *request.metadata_mut() = self.headers.clone();
         let sending = async {
-            let mut client = Grpc::new(self.channel.clone());
+            let mut client = Grpc::new(WithBody { channel: self.channel.clone(), body });
             client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-            client.unary(request, PathAndQuery::from_static(EXPORT), Written).await
+            client.unary(request, PathAndQuery::from_static(EXPORT), Answers).await
         };
         let answer = timeout(ANSWER, sending).await;
         let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("it did not answer in time")));
@@ -269,12 +274,64 @@ impl Sender {
     }
 }
 
-/// The codec of requests that are bytes already.
-#[derive(Debug, Clone, Copy)]
-struct Written;
+/// The bytes in front of the spans, with the length of the message before them, as gRPC has it.
+fn framed(head: &[u8], spans_len: usize) -> Bytes {
+    let len = u32::try_from(head.len().saturating_add(spans_len)).unwrap_or(u32::MAX);
+    let is_compressed = 0;
+    [&[is_compressed], len.to_be_bytes().as_slice(), head].concat().into()
+}
 
-impl Codec for Written {
-    type Encode = [Bytes; 2];
+/// The body of a request that is bytes already. They go to the connection as they are: the codecs of the library would copy them.
+#[derive(Debug, Clone)]
+struct Written {
+    head: Bytes,
+    spans: Bytes,
+}
+
+impl http_body::Body for Written {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let Self { head, spans } = self.get_mut();
+        let next = [head, spans].into_iter().find(|part| !part.is_empty());
+        Poll::Ready(next.map(|part| Ok(http_body::Frame::data(std::mem::take(part)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.head.is_empty() && self.spans.is_empty()
+    }
+}
+
+/// A channel whose requests have this body.
+struct WithBody {
+    channel: Channel,
+    body: Written,
+}
+
+impl Service<http::Request<Body>> for WithBody {
+    type Response = http::Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = <Channel as Service<http::Request<Body>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.channel.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        self.channel.call(request.map(|_| Body::new(self.body.clone())))
+    }
+}
+
+/// The codec of the answers. It writes nothing: [`WithBody`] has the request.
+#[derive(Debug, Clone, Copy)]
+struct Answers;
+
+impl Codec for Answers {
+    type Encode = ();
     type Decode = ExportTraceServiceResponse;
     type Encoder = Self;
     type Decoder = <ProstCodec<(), ExportTraceServiceResponse> as Codec>::Decoder;
@@ -288,15 +345,11 @@ impl Codec for Written {
     }
 }
 
-impl Encoder for Written {
-    type Item = [Bytes; 2];
+impl Encoder for Answers {
+    type Item = ();
     type Error = Status;
 
-    fn encode(&mut self, parts: [Bytes; 2], to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.reserve(parts.iter().map(Bytes::len).sum());
-        for part in parts {
-            to.put(part);
-        }
+    fn encode(&mut self, (): (), _: &mut EncodeBuf<'_>) -> Result<(), Status> {
         Ok(())
     }
 }
