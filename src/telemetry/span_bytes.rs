@@ -3,6 +3,8 @@
 //! A sidecar has a span for each execution. The types that are generated from that file allocate a string for each name and each value: several
 //! times the cost of the bytes themselves (docs/benchmarks.md).
 
+use std::fmt::{Display, Write as _};
+
 /// How protobuf lays out a field. The number is a part of its tag.
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
@@ -114,12 +116,15 @@ impl Attributes {
 
 /// A span. Its parts are written one after the other, into the same memory for all spans.
 #[derive(Debug, Default)]
-pub struct SpanBytes(Writer);
+pub struct SpanBytes {
+    to: Writer,
+    text: String,
+}
 
 impl SpanBytes {
     /// Begins a span in place of the one before.
     pub fn begin(&mut self, head: &Head, id: [u8; 8], times: Times) {
-        let to = &mut self.0;
+        let to = &mut self.to;
         to.0.clear();
         to.0.extend_from_slice(&head.0);
         to.bytes(span::SPAN_ID, &id);
@@ -129,12 +134,20 @@ impl SpanBytes {
 
     /// Adds attributes that are bytes already.
     pub fn add_all(&mut self, attributes: &Attributes) {
-        self.0.0.extend_from_slice(&attributes.0);
+        self.to.0.extend_from_slice(&attributes.0);
     }
 
     /// Adds an attribute.
     pub fn add(&mut self, key: &str, value: Value<'_>) {
-        self.0.attribute(key, value);
+        self.to.attribute(key, value);
+    }
+
+    /// Adds the text of a value as an attribute.
+    pub fn add_text_of(&mut self, key: &str, value: impl Display) {
+        self.text.clear();
+        // A string takes everything.
+        let _ = write!(self.text, "{value}");
+        self.to.attribute(key, Value::Text(&self.text));
     }
 
     /// The span goes on with the work of another one.
@@ -143,7 +156,7 @@ impl SpanBytes {
         link.bytes(link::TRACE_ID, &trace);
         link.bytes(link::SPAN_ID, &id);
         link.fixed_32(link::FLAGS, SAMPLED_ANYWHERE);
-        self.0.bytes(span::LINKS, &link.0);
+        self.to.bytes(span::LINKS, &link.0);
     }
 
     /// What the span is about has failed.
@@ -151,12 +164,12 @@ impl SpanBytes {
         let mut status = Writer(Vec::with_capacity(message.len().saturating_add(16)));
         status.bytes(status::MESSAGE, message.as_bytes());
         status.number(status::CODE, ERROR);
-        self.0.bytes(span::STATUS, &status.0);
+        self.to.bytes(span::STATUS, &status.0);
     }
 
     /// All of its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.0.0
+        &self.to.0
     }
 }
 
@@ -306,6 +319,9 @@ mod tests {
         for number in numbers {
             span.add("number", Value::Number(number));
         }
+        for number in [7, 4_294_967_295_u32] {
+            span.add_text_of("text", number);
+        }
         let read = read(&span);
         let mut found = read.attributes.into_iter().map(|one| (one.key, one.value.unwrap().value.unwrap()));
         for (key, value) in [("job.name", "settlement"), ("instance.id", "10.0.0.7@-@1")] {
@@ -316,6 +332,9 @@ mod tests {
         }
         for number in numbers {
             assert_eq!(found.next(), Some(("number".to_owned(), Any::IntValue(number))));
+        }
+        for text in ["7", "4294967295"] {
+            assert_eq!(found.next(), Some(("text".to_owned(), Any::StringValue(text.to_owned()))));
         }
         assert_eq!(found.next(), None);
     }

@@ -35,6 +35,8 @@ use super::span_bytes::{push_span, request_head};
 const PER_REQUEST: usize = 512;
 /// How many spans wait at most: some six megabytes.
 const WAITING_MAX: usize = 16 * 1024;
+/// The memory of how many requests is kept: some 150 KB each.
+const SPARE_MAX: usize = 4;
 /// How long a span waits for others at most, and how long a pause is after a collector has not answered.
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long a collector may take for a request.
@@ -67,8 +69,8 @@ struct Waiting {
     spans: usize,
     dropped: usize,
     is_last: bool,
-    /// The memory of a request that was sent, for the next one: fresh memory of this size costs more than to fill it.
-    spare: Vec<u8>,
+    /// The memory of requests that were sent, for the next ones: fresh memory of this size costs more than to fill it.
+    spare: Vec<Vec<u8>>,
 }
 
 impl SpanQueue {
@@ -82,7 +84,7 @@ impl SpanQueue {
         }
         waiting.spans += 1;
         if waiting.batches.back().is_none_or(|batch| batch.spans >= PER_REQUEST) {
-            let bytes = std::mem::take(&mut waiting.spare);
+            let bytes = waiting.spare.pop().unwrap_or_default();
             waiting.batches.push_back(Batch { bytes, spans: 0 });
         }
         if let Some(batch) = waiting.batches.back_mut() {
@@ -134,7 +136,10 @@ impl SpanQueue {
     /// Keeps the memory of spans that were sent.
     fn recycle(&self, mut bytes: Vec<u8>) {
         bytes.clear();
-        self.lock().spare = bytes;
+        let mut waiting = self.lock();
+        if waiting.spare.len() < SPARE_MAX {
+            waiting.spare.push(bytes);
+        }
     }
 
     /// Puts spans back that were not sent.

@@ -27,8 +27,7 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// The spans of one participant.
 pub(super) struct Spans {
     fires: Fires,
-    /// The attributes of all of its executions.
-    of_all: Attributes,
+    common: Common,
     queue: Arc<SpanQueue>,
     /// The items that were executed. They keep their memory for the next execution, because there are thousands a second.
     items: BTreeMap<Item, Executions>,
@@ -42,6 +41,15 @@ struct Fires {
     job: JobName,
     /// The latest one, for its executions.
     latest: Option<(Timestamp, Arc<Fire>)>,
+}
+
+/// The attributes that most executions have in common with the one before.
+struct Common {
+    job: JobName,
+    instance: InstanceId,
+    attempt: u32,
+    source: &'static str,
+    bytes: Attributes,
 }
 
 /// The latest executions of an item. Small: in a fire of thousands of items each one is read from slow memory, twice.
@@ -64,10 +72,13 @@ impl Spans {
     pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId, queue: Arc<SpanQueue>) -> Self {
         Self {
             fires: Fires { namespace: namespace.to_string(), job: job.clone(), latest: None },
-            of_all: Attributes::new(&[
-                ("job.name", Value::Text(job.as_str())),
-                ("instance.id", Value::Text(instance.as_str())),
-            ]),
+            common: Common {
+                job: job.clone(),
+                instance: instance.clone(),
+                attempt: 0,
+                source: "",
+                bytes: Attributes::new(&[]),
+            },
             queue,
             items: BTreeMap::new(),
             bytes: SpanBytes::default(),
@@ -85,7 +96,7 @@ impl Spans {
         }
         let fire = self.fires.at(execute.scheduled)?;
         // Nobody has reported the one before, and nobody will.
-        executions.export(&mut self.bytes, now, item, &self.of_all, None, &self.queue);
+        executions.export(&mut self.bytes, now, item, &mut self.common, None, &self.queue);
         let first = fire.first_execution(item);
         (executions.latest, executions.follows) = if is_first(execute) {
             (Some(first), None)
@@ -111,7 +122,7 @@ impl Spans {
             }
         };
         let executions = self.items.get_mut(&item)?;
-        let traced = executions.export(&mut self.bytes, now, item, &self.of_all, failure, &self.queue);
+        let traced = executions.export(&mut self.bytes, now, item, &mut self.common, failure, &self.queue);
         if failure.is_none() {
             executions.latest = None;
         }
@@ -122,14 +133,14 @@ impl Spans {
     pub(super) fn lost(&mut self, now: Timestamp, item: Item) {
         if let Some(executions) = self.items.get_mut(&item) {
             let failure = Some("the session was lost during the execution");
-            executions.export(&mut self.bytes, now, item, &self.of_all, failure, &self.queue);
+            executions.export(&mut self.bytes, now, item, &mut self.common, failure, &self.queue);
         }
     }
 
     /// The participant has ended. Nobody reports the executions that it leaves.
     pub(super) fn end(&mut self, now: Timestamp) {
         for (item, executions) in &mut self.items {
-            executions.export(&mut self.bytes, now, *item, &self.of_all, None, &self.queue);
+            executions.export(&mut self.bytes, now, *item, &mut self.common, None, &self.queue);
         }
     }
 }
@@ -148,6 +159,21 @@ impl Fires {
     }
 }
 
+impl Common {
+    fn of(&mut self, attempt: u32, source: &'static str) -> &Attributes {
+        if (self.attempt, self.source) != (attempt, source) {
+            (self.attempt, self.source) = (attempt, source);
+            self.bytes = Attributes::new(&[
+                ("job.name", Value::Text(self.job.as_str())),
+                ("instance.id", Value::Text(self.instance.as_str())),
+                ("attempt", Value::Number(i64::from(attempt))),
+                ("source", Value::Text(source)),
+            ]);
+        }
+        &self.bytes
+    }
+}
+
 impl Executions {
     /// Exports the span of the latest execution if its fire is sampled, and returns its ids. `None`: it was reported before.
     fn export(
@@ -155,17 +181,15 @@ impl Executions {
         span: &mut SpanBytes,
         now: Timestamp,
         item: Item,
-        of_all: &Attributes,
+        common: &mut Common,
         failure: Option<&str>,
         queue: &SpanQueue,
     ) -> Option<Traced> {
         let (id, fire) = (self.latest?, self.open.take()?);
         if fire.begin_span(span, id, self.begun, now) {
-            span.add_all(of_all);
-            span.add("item", Value::Text(&item.to_string()));
+            span.add_all(common.of(self.attempt, self.source));
+            span.add_text_of("item", item);
             span.add("execution.id", Value::Text(&self.execution_id));
-            span.add("attempt", Value::Number(i64::from(self.attempt)));
-            span.add("source", Value::Text(self.source));
             span.add("fencing.token", Value::Number(self.fencing_token));
             if let Some(follows) = self.follows {
                 span.link_to(fire.traced(follows).ids());
@@ -317,6 +341,8 @@ mod tests {
             (StatusCode::Error, "no such account\\nat line 3")
         );
         assert_eq!((two.status.clone(), attribute(two, "attempt").as_deref()), (None, Some("2")));
+        let causes = [one, two, three].map(|span| attribute(span, "source").unwrap());
+        assert_eq!(causes, ["Misfire", "Failover", "Trigger"]);
         assert_eq!((&one.parent_span_id, &one.trace_id), (&two.parent_span_id, &two.trace_id));
     }
 
