@@ -1,6 +1,9 @@
-//! `doctor`: all checks of a sidecar and of the jobs of its namespace.
+//! `doctor`: all checks of a sidecar and of the jobs of its namespace, or of the manifest of a pod.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,12 +18,15 @@ use super::registry::{Registry, RegistryArgs, failed};
 use super::{ANSWER_IS_NO, Failure, json_line, print, printable};
 use crate::api::{finding, status};
 use crate::coordination::admin::doctor::check;
+use crate::coordination::admin::pod;
 use crate::proto::diagnostics_service_client::DiagnosticsServiceClient;
 use crate::proto::{CheckDeploymentRequest, CheckDeploymentResponse, CheckOutcome};
 use crate::runner::admin::check_deployment;
 
 /// How long to wait for all answers: thousands of jobs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// The most bytes of a manifest that are read: more than etcd takes for an object.
+const MANIFEST_LIMIT: u64 = 4 * 1024 * 1024;
 /// The largest accepted answer, in bytes.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
@@ -30,6 +36,10 @@ pub(super) struct DoctorArgs {
     sidecar: SidecarArgs,
     #[command(flatten)]
     registry: RegistryArgs,
+    /// Check the manifest of a pod for Kubernetes instead, as JSON (`kubectl get pod NAME -o json`, or `kubectl create
+    /// --dry-run=client -o json -f FILE`): a pod, or an object with a template of pods. `-`: standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["zookeeper", "without_jobs"])]
+    pod: Option<PathBuf>,
     /// Leave out the jobs.
     #[arg(long)]
     without_jobs: bool,
@@ -51,29 +61,51 @@ struct Counts {
     warnings: usize,
     errors: usize,
     skipped: usize,
-    jobs: u32,
+    /// `None`: none were asked for.
+    jobs: Option<u32>,
 }
 
 type Checks = BoxStream<'static, Result<CheckDeploymentResponse, Status>>;
 
 pub(super) async fn doctor(args: DoctorArgs) -> Result<ExitCode, Failure> {
+    let counts = match &args.pod {
+        Some(file) => show(&args, checks_of_pod(file)?, failed).await?,
+        None => of_sidecar_or_registry(&args).await?,
+    };
+    let has_failed = counts.errors > 0 || args.strict && counts.warnings > 0;
+    Ok(if has_failed { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+}
+
+async fn of_sidecar_or_registry(args: &DoctorArgs) -> Result<Counts, Failure> {
     let registry = args.registry.open().await?;
     let counts = match &registry {
         Some(registry) => {
             let checks = checks_in(registry, args.without_jobs).await;
             match checks {
-                Ok(checks) => show(&args, checks, failed).await,
+                Ok(checks) => show(args, checks, failed).await,
                 Err(failure) => Err(failure),
             }
         }
-        None => show(&args, ask(&args).await?, refused).await,
+        None => show(args, ask(args).await?, refused).await,
     };
     if let Some(registry) = registry {
         registry.session.close().await;
     }
-    let counts = counts?;
-    let has_failed = counts.errors > 0 || args.strict && counts.warnings > 0;
-    Ok(if has_failed { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
+    counts
+}
+
+fn checks_of_pod(file: &Path) -> Result<Checks, Failure> {
+    let wrong = |reason: String| Failure::from(anyhow::anyhow!("{}: {reason}", file.display()));
+    let mut text = Vec::new();
+    let read = match file.as_os_str() == "-" {
+        true => std::io::stdin().take(MANIFEST_LIMIT).read_to_end(&mut text),
+        false => File::open(file).and_then(|file| file.take(MANIFEST_LIMIT).read_to_end(&mut text)),
+    };
+    read.map_err(|error| wrong(error.to_string()))?;
+    let manifest = serde_json::from_slice(&text).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+    let checks = pod::check(&manifest).map_err(wrong)?;
+    let checks: Vec<_> = checks.iter().map(|check| Ok(finding::check_to_message(check))).collect();
+    Ok(iter(checks).boxed())
 }
 
 async fn ask(args: &DoctorArgs) -> Result<Checks, Failure> {
@@ -112,7 +144,7 @@ async fn show(
     while let Some(answer) = checks.next().await {
         let answer = answer.map_err(|status| failure(&status))?;
         if let Some(jobs) = answer.jobs_checked {
-            counts.jobs = jobs;
+            counts.jobs = Some(jobs);
             continue;
         }
         let is_well = match answer.outcome() {
@@ -146,8 +178,9 @@ async fn show(
     }
     if !args.json {
         let Counts { ok, warnings, errors, skipped, jobs } = &counts;
+        let jobs = jobs.map(|jobs| format!("{jobs} jobs and ")).unwrap_or_default();
         let text = format!(
-            "{jobs} jobs and the checks above: {ok} ok, {skipped} skipped, {warnings} with warnings, {errors} with errors\n"
+            "{jobs}the checks above: {ok} ok, {skipped} skipped, {warnings} with warnings, {errors} with errors\n"
         );
         print(text.as_bytes())?;
     }

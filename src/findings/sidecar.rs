@@ -97,6 +97,37 @@ pub enum Trouble {
         /// Whether that is past.
         has_expired: bool,
     },
+    /// The sidecar is no native sidecar of its pod.
+    PodNotNative {
+        /// The container of the sidecar.
+        container: String,
+    },
+    /// The sidecar does not drain when its pod is to end.
+    PodNoDrain {
+        /// The container of the sidecar.
+        container: String,
+    },
+    /// Kubernetes kills the pod before the sidecar has drained.
+    PodGraceShort {
+        /// The time that the pod has.
+        grace: Duration,
+        /// The setting `drain_timeout`.
+        drain: Duration,
+        /// The time that the sidecar may take.
+        needed: Duration,
+    },
+    /// The state of the sidecar is in no volume.
+    PodStateLost {
+        /// The setting `state_dir`.
+        folder: String,
+    },
+    /// Another container has the state of the sidecar.
+    PodStateShared {
+        /// The setting `state_dir`.
+        folder: String,
+        /// The other container.
+        container: String,
+    },
 }
 
 impl Trouble {
@@ -123,6 +154,11 @@ impl Trouble {
             Self::NodesWorldWritable => ("NODES_WORLD_WRITABLE", Warning),
             Self::CertExpires { has_expired: false, .. } => ("CERT_EXPIRES", Warning),
             Self::CertExpires { has_expired: true, .. } => ("CERT_EXPIRES", Error),
+            Self::PodNotNative { .. } => ("POD_NOT_NATIVE", Warning),
+            Self::PodNoDrain { .. } => ("POD_NO_DRAIN", Warning),
+            Self::PodGraceShort { .. } => ("POD_GRACE_SHORT", Error),
+            Self::PodStateLost { .. } => ("POD_STATE_LOST", Warning),
+            Self::PodStateShared { .. } => ("POD_STATE_SHARED", Error),
         }
     }
 
@@ -207,6 +243,21 @@ impl Trouble {
                 let word = if *has_expired { "has expired" } else { "expires" };
                 format!("the certificate of {setting} {word} at {end}: from then on others refuse it")
             }
+            Self::PodNotNative { container } => format!(
+                "the container {container} is no native sidecar: the application may start before it, and ends at the same time"
+            ),
+            Self::PodNoDrain { container } => format!(
+                "nothing drains the container {container} when the pod is to end: its instances stay until the application has ended"
+            ),
+            Self::PodGraceShort { grace, drain, needed } => format!(
+                "the pod has {grace:?} to end, and the sidecar takes up to {needed:?}: drain_timeout is {drain:?}"
+            ),
+            Self::PodStateLost { folder } => format!(
+                "state_dir {folder} is in no volume: a restart of the container loses it, and its instances begin anew"
+            ),
+            Self::PodStateShared { folder, container } => format!(
+                "the container {container} mounts the volume of state_dir {folder}: it could take over the session"
+            ),
         }
     }
 
@@ -248,6 +299,13 @@ impl Trouble {
             Self::DigestInClear => "set zookeeper_ca, and the secure ports of the servers in zookeeper",
             Self::NodesWorldWritable => "set zookeeper_acl",
             Self::CertExpires { .. } => "renew the certificate in its file; the sidecar needs no restart",
+            Self::PodNotNative { .. } => "make it an init container with `restartPolicy: Always`",
+            Self::PodNoDrain { .. } => {
+                "give the container the hook `lifecycle.preStop.exec.command: [sidekeeper, drain]`"
+            }
+            Self::PodGraceShort { .. } => "raise terminationGracePeriodSeconds, or lower drain_timeout",
+            Self::PodStateLost { .. } => "mount an emptyDir there",
+            Self::PodStateShared { .. } => "give state_dir a volume that only the sidecar mounts",
         }
     }
 }

@@ -10,9 +10,9 @@ from support.processes import PATIENCE, sidekeeper_binary
 from support.sidecar import Sidecar
 
 
-def doctor(*words: str) -> subprocess.CompletedProcess[str]:
+def doctor(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     call = [str(sidekeeper_binary()), "doctor", *words]
-    return subprocess.run(call, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
+    return subprocess.run(call, input=stdin, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
 
 
 def at(sidecar: Sidecar) -> list[str]:

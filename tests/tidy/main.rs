@@ -273,6 +273,7 @@ fn op_9_each_code_has_a_section_that_explains_it_and_a_test_that_finds_it() {
         "tests/e2e/test_failure_tour.py",
         "src/coordination/admin/doctor.rs",
         "src/coordination/admin/explain.rs",
+        "src/coordination/admin/pod.rs",
         "src/api/size.rs",
         "src/coordination/job/failover/takeover.rs",
         "tests/it/deadlines.rs",

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod explain;
 pub mod finished;
 pub mod plan_sharding;
+pub mod pod;
 pub mod rounds;
 pub mod status;
 pub mod summary;
