@@ -38,7 +38,7 @@ pub fn to_message(
     shared: &Shared,
 ) -> proto::AttachResponse {
     let clock = &shared.clock;
-    let (traceparent, now) = (traced.traceparent, clock.now());
+    let now = clock.now();
     let event = match traced.event {
         Event::Attached { instance, configuration, resumed, grace, lease_renewal_interval } => {
             Message::Attached(proto::Attached {
@@ -75,7 +75,7 @@ pub fn to_message(
                 fire_time: Some(timestamp(execute.fired)),
                 deadline: execute.deadline.map(timestamp),
                 fencing_token: execute.token.0,
-                traceparent: traceparent.unwrap_or_default(),
+                traceparent: traced.execution.map(|execution| execution.header()).unwrap_or_default(),
                 // No sampler of the sidecar has a state.
                 tracestate: String::new(),
                 job_name: job.to_string(),

@@ -3,6 +3,8 @@
 //! Ids that several processes need are computed, so no process has to tell them to another one: the trace of a fire, the parent of its spans, and
 //! the span of the first execution of each item. An instance that goes on with the work of a process that is dead links to that span.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
@@ -103,17 +105,37 @@ impl Fire {
         }
         self.traced.is_sampled
     }
+}
 
-    /// W3C trace context of an execution, for other programs: `traceparent`.
-    pub fn header(&self, execution: SpanId) -> String {
+/// An execution of a fire.
+#[derive(Debug)]
+pub struct TracedExecution {
+    fire: Arc<Fire>,
+    id: SpanId,
+}
+
+impl TracedExecution {
+    /// An execution of `fire`.
+    pub fn new(fire: &Arc<Fire>, id: SpanId) -> Self {
+        Self { fire: Arc::clone(fire), id }
+    }
+
+    /// Its ids.
+    pub fn traced(&self) -> Traced {
+        self.fire.traced(self.id)
+    }
+
+    /// W3C trace context for other programs: `traceparent`. It is text only when somebody needs it: thousands of them may wait.
+    pub fn header(&self) -> String {
+        let Self { fire, id } = self;
         let mut span = [0; 16];
         // It has two digits for each byte.
-        let _ = hex::encode_to_slice(execution.to_bytes(), &mut span);
+        let _ = hex::encode_to_slice(id.to_bytes(), &mut span);
         let mut header = String::with_capacity(TRACEPARENT);
         for part in [
-            self.traceparent.as_str(),
+            fire.traceparent.as_str(),
             str::from_utf8(&span).unwrap_or_default(),
-            if self.traced.is_sampled { "-01" } else { "-00" },
+            if fire.traced.is_sampled { "-01" } else { "-00" },
         ] {
             header.push_str(part);
         }

@@ -26,7 +26,7 @@ use tracing::Span;
 use tracing::span::{Attributes, Id};
 
 use super::span_bytes::{Head, SpanBytes, Times};
-use super::spans::{Fire, Traced, fire_context};
+use super::spans::{Fire, Traced, TracedExecution, fire_context};
 use super::*;
 use crate::config::{Flags, Sources, load};
 use crate::job::Item;
@@ -134,7 +134,8 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
         let mut header = String::new();
         collect(|| {
             let fire = begin(job);
-            header = fire.header(fire.first_execution(Item(item)));
+            let first = fire.first_execution(Item(item));
+            header = TracedExecution::new(&Arc::new(fire), first).header();
         });
         header
     };
@@ -161,9 +162,9 @@ fn a_fire_that_is_not_sampled_leads_to_no_trace() {
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&provider)), || {
         let fire = begin("settlement");
         let first = fire.first_execution(Item(3));
-        assert!(fire.header(first).ends_with("-00"));
         assert_eq!(fire.traced(first).sampled_trace(), None);
         assert!(!fire.begin_span(&mut SpanBytes::default(), first, at(0), at(1)));
+        assert!(TracedExecution::new(&Arc::new(fire), first).header().ends_with("-00"));
     });
 }
 

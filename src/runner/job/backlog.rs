@@ -165,10 +165,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn event(is_leader: bool) -> TracedEvent {
-        TracedEvent {
-            event: Event::LeadershipChanged(is_leader.then_some(FencingToken(7))),
-            traceparent: None,
-        }
+        TracedEvent { event: Event::LeadershipChanged(is_leader.then_some(FencingToken(7))), execution: None }
     }
 
     /// A backlog in which one event has no room in the stream.

@@ -8,14 +8,15 @@ use tokio::sync::mpsc;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::job::contract::event::Event;
 use crate::reason::Reason;
+use crate::telemetry::spans::TracedExecution;
 
 /// An event for an application, and the trace it belongs to.
 #[derive(Debug)]
 pub struct TracedEvent {
     /// The event.
     pub event: Event,
-    /// W3C `traceparent` of an execution's span.
-    pub traceparent: Option<String>,
+    /// Its execution.
+    pub execution: Option<TracedExecution>,
 }
 
 /// Why a stream ended.

@@ -18,7 +18,7 @@ use crate::excerpt::Excerpt;
 use crate::job::{InstanceId, Item, JobName};
 use crate::telemetry::span_bytes::{Attributes, SpanBytes, Value};
 use crate::telemetry::span_queue::SpanQueue;
-use crate::telemetry::spans::{Fire, Traced};
+use crate::telemetry::spans::{Fire, Traced, TracedExecution};
 use crate::tree::Path;
 
 /// The characters of a failure's text that its span keeps.
@@ -85,14 +85,14 @@ impl Spans {
         }
     }
 
-    /// An execution begins, or goes on over another stream. Returns its span and the header for other programs; `None`: nothing is exported.
-    pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<(Traced, String)> {
+    /// An execution begins, or goes on over another stream. `None`: nothing is exported.
+    pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<TracedExecution> {
         let item = execute.item;
         let executions = self.items.entry(item).or_default();
         if let (Some(id), Some(fire)) = (executions.latest, &executions.open)
             && executions.execution_id == execute.execution_id
         {
-            return Some((fire.traced(id), fire.header(id)));
+            return Some(TracedExecution::new(fire, id));
         }
         let fire = self.fires.at(execute.scheduled)?;
         // Nobody has reported the one before, and nobody will.
@@ -108,9 +108,9 @@ impl Spans {
         executions.execution_id.clone_from(&execute.execution_id);
         executions.fencing_token = execute.token.0;
         (executions.attempt, executions.source) = (execute.attempt, word(execute.source));
-        let ids = executions.latest.map(|id| (fire.traced(id), fire.header(id)));
+        let execution = executions.latest.map(|id| TracedExecution::new(&fire, id));
         executions.open = Some(fire);
-        ids
+        execution
     }
 
     /// The application has reported the execution of an item. Returns its span, which nothing goes on with if it has succeeded.
@@ -304,7 +304,8 @@ mod tests {
     fn the_span_of_an_execution_has_its_times_its_attributes_and_its_failure() {
         let found = exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            let (traced, header) = spans.execute(at(3), &execution("one", Source::Misfire, 1)).unwrap();
+            let one = spans.execute(at(3), &execution("one", Source::Misfire, 1)).unwrap();
+            let (traced, header) = (one.traced(), one.header());
             assert!(
                 header.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-") && header.ends_with("-01"),
                 "{header}"
@@ -378,7 +379,7 @@ mod tests {
     fn without_an_exporter_an_execution_has_no_span() {
         let queue = Arc::new(SpanQueue::default());
         let mut spans = spans("10.0.0.1@-@1", &queue);
-        assert_eq!(spans.execute(at(0), &execution("one", Source::Schedule, 1)), None);
+        assert!(spans.execute(at(0), &execution("one", Source::Schedule, 1)).is_none());
         assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
         assert_eq!(queue.waiting().len(), 0);
     }
@@ -393,9 +394,9 @@ mod tests {
             let found = exported(|queue| {
                 let mut spans = spans("10.0.0.1@-@1", queue);
                 for (id, attempt) in [("one", 1), ("two", 2), ("three", 3)] {
-                    let (traced, _) = spans.execute(at(0), &execute(id, attempt)).expect("its ids");
+                    let begun = spans.execute(at(0), &execute(id, attempt)).expect("its ids");
                     let failure = Outcome::Failure(String::new());
-                    assert_eq!(spans.reported(at(0), Item(2), &failure), Some(traced));
+                    assert_eq!(spans.reported(at(0), Item(2), &failure), Some(begun.traced()));
                 }
             });
             let (one, of_one) = ids(&found, "one");
@@ -430,9 +431,9 @@ mod tests {
         let resumed = Execute { resumed: true, ..execution("one", Source::Schedule, 1) };
         let found = exported(|queue| {
             let mut before = spans("10.0.0.1@-@1", queue);
-            let begun = before.execute(at(0), &execution("one", Source::Schedule, 1));
-            assert!(begun.is_some());
-            assert_eq!(before.execute(at(1), &resumed), begun);
+            let begun = before.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
+            let again = before.execute(at(1), &resumed).unwrap();
+            assert_eq!((again.traced(), again.header()), (begun.traced(), begun.header()));
             before.end(at(1));
         });
         let (first, links) = ids(&found, "one");
@@ -467,8 +468,8 @@ mod tests {
     fn what_has_succeeded_is_forgotten() {
         exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            let (traced, _) = spans.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
-            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), Some(traced));
+            let begun = spans.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
+            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), Some(begun.traced()));
             assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
             assert_eq!(spans.items[&Item(2)].latest, None);
         });

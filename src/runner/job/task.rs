@@ -39,6 +39,7 @@ use crate::runner::session::lease::Lease;
 use crate::runner::shared::Shared;
 use crate::runner::turns::Turn;
 use crate::telemetry;
+use crate::telemetry::spans::TracedExecution;
 use crate::tree::{Path, Transaction};
 
 use super::backlog::Backlog;
@@ -522,17 +523,17 @@ impl Task {
     /// Sends an event to the application.
     fn send(&mut self, now: Now, event: Event) {
         log::event(now, &event);
-        let mut traced = None;
+        let mut execution = None;
         if let Event::Execute(execute) = &event
             && let Some(spans) = &mut self.spans
         {
-            traced = spans.execute(now.wall, execute);
+            execution = spans.execute(now.wall, execute);
         }
-        let (traced, traceparent) = traced.unzip();
+        let traced = execution.as_ref().map(TracedExecution::traced);
         self.measure.event(now, &event, traced.as_ref());
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
-            self.backlog.push(TracedEvent { event, traceparent });
+            self.backlog.push(TracedEvent { event, execution });
         }
     }
 
