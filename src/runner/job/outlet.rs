@@ -15,7 +15,7 @@ use crate::telemetry::spans::TracedExecution;
 pub struct TracedEvent {
     /// The event.
     pub event: Event,
-    /// Its execution.
+    /// The execution that it begins, if the fire is traced.
     pub execution: Option<TracedExecution>,
 }
 
