@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::error::Error as _;
-use std::pin::Pin;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::stream::iter;
+use http_body::Frame;
+use http_body_util::StreamBody;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -22,12 +23,13 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
+use tonic::codegen::http;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::codegen::{Service, http};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+use tower::ServiceExt as _;
 
 use super::span_bytes::{push_span, request_head};
 
@@ -247,11 +249,16 @@ impl Sender {
         let Batch { bytes, spans } = batch;
         let bytes = Bytes::from(bytes);
         let head = request_head(&self.resource, &self.scope, bytes.len());
-        let body = Written { head: framed(&head, bytes.len()), spans: bytes.clone() };
+        // They go to the connection as they are: the codecs of the library would copy them.
+        let body = [framed(&head, bytes.len()), bytes.clone()];
+        let with_body = move |request: http::Request<Body>| {
+            let frames = body.clone().map(|bytes| Ok::<_, Status>(Frame::data(bytes)));
+            request.map(|_| Body::new(StreamBody::new(iter(frames))))
+        };
         let mut request = Request::new(());
         *request.metadata_mut() = self.headers.clone();
         let sending = async {
-            let mut client = Grpc::new(WithBody { channel: self.channel.clone(), body });
+            let mut client = Grpc::new(self.channel.clone().map_request(with_body));
             client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
             client.unary(request, PathAndQuery::from_static(EXPORT), Answers).await
         };
@@ -286,52 +293,7 @@ fn framed(head: &[u8], spans_len: usize) -> Bytes {
     [&[is_compressed], len.to_be_bytes().as_slice(), head].concat().into()
 }
 
-/// The body of a request that is bytes already. They go to the connection as they are: the codecs of the library would copy them.
-#[derive(Debug, Clone)]
-struct Written {
-    head: Bytes,
-    spans: Bytes,
-}
-
-impl http_body::Body for Written {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
-        let Self { head, spans } = self.get_mut();
-        let next = [head, spans].into_iter().find(|part| !part.is_empty());
-        Poll::Ready(next.map(|part| Ok(http_body::Frame::data(std::mem::take(part)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.head.is_empty() && self.spans.is_empty()
-    }
-}
-
-/// A channel whose requests have this body.
-struct WithBody {
-    channel: Channel,
-    body: Written,
-}
-
-impl Service<http::Request<Body>> for WithBody {
-    type Response = http::Response<Body>;
-    type Error = tonic::transport::Error;
-    type Future = <Channel as Service<http::Request<Body>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.channel.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        self.channel.call(request.map(|_| Body::new(self.body.clone())))
-    }
-}
-
-/// The codec of the answers. It writes nothing: [`WithBody`] has the request.
+/// The codec of the answers. It writes nothing: the requests are bytes already.
 #[derive(Debug, Clone, Copy)]
 struct Answers;
 

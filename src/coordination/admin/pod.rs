@@ -173,8 +173,12 @@ impl Container {
 
     /// Whether its hook before the end drains it.
     fn drains(&self) -> bool {
-        let words = self.lifecycle.pre_stop.exec.command.iter().flat_map(|word| word.split_whitespace());
-        words.into_iter().any(|word| word == "drain")
+        self.lifecycle
+            .pre_stop
+            .exec
+            .command
+            .iter()
+            .any(|text| text.split_whitespace().any(|word| word == "drain"))
     }
 
     fn setting(&self, setting: &Setting) -> Given {
