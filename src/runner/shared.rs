@@ -61,3 +61,28 @@ impl Shared {
         self.feeds.follow(job, &self.namespace, (&self.current, &self.clock), configuration)
     }
 }
+
+#[cfg(test)]
+impl Shared {
+    /// The state of a sidecar that has no session.
+    pub(crate) fn without_session() -> Self {
+        let trouble = NoSession { trouble: "a test has no registry".to_owned(), is_read_only: false };
+        Self {
+            namespace: Path::root(),
+            server_ip: Ipv4Addr::LOCALHOST,
+            clock: Clock::start(),
+            current: watch::channel(None).1,
+            feeds: Feeds::default(),
+            lease: Lease::new().0,
+            slow_application_timeout: Duration::from_secs(10),
+            silent_application_timeout: Duration::from_secs(10),
+            state_file: StateFile::none(),
+            trouble: watch::channel(trouble).1,
+            outcomes: Outcomes::default(),
+            lock_waits: LockWaits::default(),
+            elections: Elections::default(),
+            meters: Meters::new("jobs", 0),
+            certificates: CertificateEnds::default(),
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The list of holds. Starts a contender's task for each, and removes it when the task has ended.
+//! The list of holds. Starts a contender's task for each, and removes it before the application hears that it has ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,7 +116,7 @@ pub struct Locks {
     roots: Roots,
     observers: Observers,
     inner: Arc<Mutex<Inner>>,
-    /// The number of holds.
+    /// The number of tasks that run.
     count: Arc<watch::Sender<usize>>,
 }
 
@@ -184,7 +184,7 @@ impl Locks {
             Task::new(claim, place, is_of_item, data.as_bytes().into(), election, &self.shared);
         let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, is_of_item, handle };
         inner.holds.insert(hold_id.clone(), open);
-        self.count.send_replace(inner.holds.len());
+        self.count.send_modify(|count| *count += 1);
         drop(inner);
         let (locks, id) = (self.clone(), hold_id.clone());
         // The task ends after its stream, with a drain, or with the session's lease.
@@ -202,8 +202,8 @@ impl Locks {
                     state_file.add_lock(queue.lock()).await;
                 }
             }
-            task.run().await;
-            locks.remove(&id);
+            task.run(|| drop(locks.lock().holds.remove(&id))).await;
+            locks.count.send_modify(|count| *count = count.saturating_sub(1));
             if is_of_item {
                 return state_file.end_item_lock().await;
             }
@@ -222,12 +222,6 @@ impl Locks {
 
     fn is_used(&self, lock: &Path) -> bool {
         self.lock().holds.values().any(|open| lock.is_within(open.lock.lock()))
-    }
-
-    fn remove(&self, hold_id: &str) {
-        let mut inner = self.lock();
-        inner.holds.remove(hold_id);
-        self.count.send_replace(inner.holds.len());
     }
 
     /// The lock of a hold, and the handle of its task.

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use super::observer::Observed;
 use crate::coordination::lock::claim::Claim;
 use crate::coordination::lock::contract::{Effect, End, Event, Input, Part};
-use crate::coordination::time::{Now, Wakeup};
+use crate::coordination::time::Wakeup;
 use crate::extension::lock::{LockPaths, Mode, REVOKE};
 use crate::job::FencingToken;
 use crate::registry::{Session, SessionState, Watch, latch};
@@ -168,22 +168,27 @@ impl Task {
         (task, handle, Outlet { events: event_receiver, end: end_receiver })
     }
 
-    /// Runs until the claim has ended.
-    pub(super) async fn run(mut self) {
-        while self.claim.end().is_none() {
+    /// Runs until the claim has ended. Calls `ended` before the application hears of the end: it may ask again at once.
+    pub(super) async fn run(mut self, ended: impl FnOnce()) {
+        let last = loop {
             let mut inputs = self.select().await;
             // The time is read before the lease: no proof may come in between.
             let now = self.clock.now();
             self.take_lease(&mut inputs);
-            self.step(now, inputs);
-        }
+            let effects = self.claim.step(now, inputs);
+            if self.claim.end().is_some() {
+                break effects;
+            }
+            self.perform_all(effects);
+        };
+        ended();
+        self.perform_all(last);
         let end = self.claim.end().cloned();
         debug!(lock = %self.lock.lock(), ?end, "a claim to a lock has ended");
         self.end.send_replace(end);
     }
 
-    fn step(&mut self, now: Now, inputs: Vec<(Part, Input)>) {
-        let effects = self.claim.step(now, inputs);
+    fn perform_all(&mut self, effects: Vec<(Part, Effect)>) {
         for (part, effect) in effects {
             self.perform(part, effect);
         }
@@ -513,5 +518,39 @@ fn created(answer: crate::tree::CommitResult) -> Result<(Path, Zxid), Error> {
     match answer.map_err(|error| error.error)?.first() {
         Some(OperationResult::Created { path, stat }) => Ok((path.clone(), stat.created)),
         other => Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::coordination::lock::contender::Wanted;
+
+    #[tokio::test]
+    async fn the_task_is_over_before_the_application_hears_of_the_release() {
+        let lock = LockPaths::named(&Path::root(), "bill").unwrap();
+        let claim = Claim::new(Wanted {
+            lock: lock.clone(),
+            mode: Mode::Mutex,
+            wait_until: None,
+            hold_max: None,
+            queue_max: 1,
+            looks_first: false,
+            stands_again: false,
+            permits: 0,
+            lock_delay: Duration::ZERO,
+            seed: uuid::Uuid::nil(),
+        });
+        let shared = Shared::without_session();
+        let place = (lock, Mode::Mutex);
+        let (task, handle, mut outlet) = Task::new(claim, place, false, Arc::from(*b"me"), None, &shared);
+        handle.commands.send(Command::Release).await.unwrap();
+        let mut heard = None;
+        task.run(|| heard = Some((outlet.events.try_recv().is_ok(), outlet.end.borrow().clone()))).await;
+        assert_eq!(heard, Some((false, None)));
+        assert_eq!(outlet.events.recv().await, Some(Event::Released));
+        assert_eq!(*outlet.end.borrow(), Some(End::Released));
     }
 }

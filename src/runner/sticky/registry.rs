@@ -1,4 +1,4 @@
-//! The list of stands. Starts a candidate's task for each, and removes it when the task has ended.
+//! The list of stands. Starts a candidate's task for each, and removes it before the application hears that it has ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,7 +91,7 @@ pub struct StickyLocks {
     shared: Shared,
     root: Path,
     inner: Arc<Mutex<Inner>>,
-    /// The number of stands.
+    /// The number of tasks that run.
     count: Arc<watch::Sender<usize>>,
 }
 
@@ -147,7 +147,7 @@ impl StickyLocks {
         let Stand { lock, instance, application_id, .. } = stand;
         let open = Open { lock: lock.clone(), instance, application_id, handle };
         inner.stands.insert(stand_id.clone(), open);
-        self.count.send_replace(inner.stands.len());
+        self.count.send_modify(|count| *count += 1);
         drop(inner);
         let (locks, id) = (self.clone(), stand_id.clone());
         // The task ends after its stream, with a drain, or with the session's lease.
@@ -155,10 +155,8 @@ impl StickyLocks {
             // Before the candidate has a node: the next process removes the nodes if it resumes the session.
             locks.shared.state_file.add_lock(lock.root()).await;
             locks.shared.state_file.add_lock(lock.queue()).await;
-            task.run().await;
-            let mut inner = locks.lock();
-            inner.stands.remove(&id);
-            locks.count.send_replace(inner.stands.len());
+            task.run(|| drop(locks.lock().stands.remove(&id))).await;
+            locks.count.send_modify(|count| *count = count.saturating_sub(1));
         });
         Ok((stand_id, outlet))
     }

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::coordination::sticky::candidate::Candidate;
 use crate::coordination::sticky::contract::{Answer, Call, Effect, End, Event, Input};
-use crate::coordination::time::{Now, Wakeup};
+use crate::coordination::time::Wakeup;
 use crate::extension::sticky::StickyPaths;
 use crate::registry::{SessionState, Watch};
 use crate::runner::clock::Clock;
@@ -117,22 +117,28 @@ impl Task {
         (task, Handle { commands: command_sender }, Outlet { events: event_receiver, end: end_receiver })
     }
 
-    /// Runs until the candidate has ended.
-    pub(super) async fn run(mut self) {
-        while self.candidate.end().is_none() {
+    /// Runs until the candidate has ended. Calls `ended` before the application hears of the end: it may stand again at once.
+    pub(super) async fn run(mut self, ended: impl FnOnce()) {
+        let last = loop {
             let mut inputs = self.select().await;
             // The time is read before the lease: no proof may come in between.
             let now = self.clock.now();
             self.take_lease(&mut inputs);
-            self.step(now, inputs);
-        }
+            let effects = self.candidate.step(now, inputs);
+            if self.candidate.end().is_some() {
+                break effects;
+            }
+            self.perform_all(effects);
+        };
+        ended();
+        self.perform_all(last);
         let end = self.candidate.end().cloned();
         debug!(lock = %self.lock.root(), ?end, "a candidate has ended");
         self.end.send_replace(end);
     }
 
-    fn step(&mut self, now: Now, inputs: Vec<Input>) {
-        for effect in self.candidate.step(now, inputs) {
+    fn perform_all(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
             self.perform(effect);
         }
     }
@@ -298,5 +304,29 @@ async fn next_event(watch: &mut Option<Watch>) -> Option<WatchEvent> {
     match watch {
         Some(watch) => watch.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordination::sticky::candidate::Wanted;
+
+    #[tokio::test]
+    async fn the_task_is_over_before_the_application_hears_of_the_end() {
+        let lock = StickyPaths::named(&Path::root(), "bill").unwrap();
+        let candidate = Candidate::new(Wanted {
+            lock: lock.clone(),
+            instance: "m1".to_owned(),
+            stand: uuid::Uuid::nil(),
+            grace: Duration::from_secs(1),
+            queue_max: 1,
+        });
+        let (task, handle, outlet) = Task::new(candidate, lock, &Shared::without_session());
+        handle.commands.send(Command::Drain { deadline: Duration::ZERO }).await.unwrap();
+        let mut heard = None;
+        task.run(|| heard = Some(outlet.end.borrow().clone())).await;
+        assert_eq!(heard, Some(None));
+        assert_eq!(*outlet.end.borrow(), Some(End::Draining));
     }
 }
