@@ -20,6 +20,8 @@ use crate::support::zookeeper::Server;
 
 /// Far more than any step of a test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout of a session that a test does not end: a machine that stalls must not end it either.
+pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 /// Takes a latch as the runner does.
 pub(crate) fn hold<T, F, W>(
@@ -51,8 +53,9 @@ impl TestRegistry {
     pub(crate) async fn zookeeper(test: &str) -> Self {
         let server = Server::shared();
         let proxy = Proxy::start(server.port()).await;
-        let at = |address: &str| ZooKeeper::new(settings(&format!("{address}/{test}"))).unwrap();
-        let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
+        let at = |address: &str| settings(&format!("{address}/{test}"));
+        let direct = ZooKeeper::new(Settings { session_timeout: LONG, ..at(&server.address()) }).unwrap();
+        let through_proxy = ZooKeeper::new(at(&proxy.address())).unwrap();
         Self::ZooKeeper { direct, through_proxy, proxy }
     }
 
