@@ -14,7 +14,7 @@ use sidekeeper::proto::{
     WatchLockResponse,
 };
 use sidekeeper::registry::counted::Counted;
-use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
+use sidekeeper::registry::zookeeper::ZooKeeper;
 use sidekeeper::registry::{Registry, Session};
 use sidekeeper::sidecar::Sidecar;
 use sidekeeper::tree::{NodeKind, Operation, SessionId};
@@ -27,7 +27,7 @@ use tonic_types::StatusExt as _;
 
 use crate::application::{config, connect_channel};
 use crate::conformance::on_both;
-use crate::registries::{LONG, PATIENCE, TestRegistry, path, settings};
+use crate::registries::{PATIENCE, TestRegistry, path, patient, settings};
 use crate::support::proxy::Proxy;
 use crate::support::zookeeper::Server;
 
@@ -827,10 +827,8 @@ const MULTI: i32 = 14;
 async fn a_hand_over_costs_five_requests() {
     let server = Server::shared();
     let proxy = Proxy::start(server.port()).await;
-    let below = |address: &str| {
-        let settings = settings(&format!("{address}/five_requests"));
-        ZooKeeper::new(Settings { session_timeout: LONG, ..settings }).unwrap()
-    };
+    let below =
+        |address: &str| ZooKeeper::new(patient(settings(&format!("{address}/five_requests")))).unwrap();
     let direct: Arc<dyn Registry> = Arc::new(below(&server.address()));
     let mut first = Node::start_on(Arc::clone(&direct), 1).await;
     let mut second = Node::start_on(Arc::new(below(&proxy.address())), 2).await;

@@ -20,8 +20,6 @@ use crate::support::zookeeper::Server;
 
 /// Far more than any step of a test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// The timeout of a session that a test does not end: a machine that stalls must not end it either.
-pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 /// Takes a latch as the runner does.
 pub(crate) fn hold<T, F, W>(
@@ -54,7 +52,7 @@ impl TestRegistry {
         let server = Server::shared();
         let proxy = Proxy::start(server.port()).await;
         let at = |address: &str| settings(&format!("{address}/{test}"));
-        let direct = ZooKeeper::new(Settings { session_timeout: LONG, ..at(&server.address()) }).unwrap();
+        let direct = ZooKeeper::new(patient(at(&server.address()))).unwrap();
         let through_proxy = ZooKeeper::new(at(&proxy.address())).unwrap();
         Self::ZooKeeper { direct, through_proxy, proxy }
     }
@@ -66,19 +64,12 @@ impl TestRegistry {
         let files = CredentialFiles { ca: Some(server.authority.ca()), ..CredentialFiles::default() };
         let at = |address: &str| {
             let settings = settings(&format!("{address}/{test}"));
-            // A server in Java takes longer for TLS.
-            let (session_timeout, connection_timeout) = (Duration::from_secs(8), Duration::from_secs(5));
-            let request_timeout = PATIENCE;
-            ZooKeeper::new(Settings {
-                files: files.clone(),
-                session_timeout,
-                connection_timeout,
-                request_timeout,
-                ..settings
-            })
-            .unwrap()
+            Settings { files: files.clone(), ..patient(settings) }
         };
-        let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
+        let direct = ZooKeeper::new(at(&server.address())).unwrap();
+        // A server in Java takes longer for TLS.
+        let session_timeout = Duration::from_secs(8);
+        let through_proxy = ZooKeeper::new(Settings { session_timeout, ..at(&proxy.address()) }).unwrap();
         Self::ZooKeeper { direct, through_proxy, proxy }
     }
 
@@ -204,6 +195,12 @@ pub(crate) fn settings(connect: &str) -> Settings {
         files: CredentialFiles::default(),
         acl: Acl::Auto,
     }
+}
+
+/// The same for a session that the test neither interrupts nor ends: a machine that stalls must not do so either.
+pub(crate) fn patient(settings: Settings) -> Settings {
+    let (session_timeout, request_timeout) = (2 * PATIENCE, PATIENCE);
+    Settings { session_timeout, connection_timeout: Duration::from_secs(5), request_timeout, ..settings }
 }
 
 /// Waits until a session is in a state.
