@@ -3,6 +3,7 @@
 //! Decides in which order the decisions are taken; takes none itself. One participant exists for each attached
 //! application; the runner calls [`Participant::step`] with all inputs since the last call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose, Room};
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, SessionStatus};
+use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, Execute, SessionStatus};
 use crate::coordination::job::contract::input::Input;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::reattach::Former;
@@ -311,6 +312,11 @@ impl Participant {
     /// The executions of the start in flight, and of starts of unknown outcome: the item, the cause and the instant.
     pub fn starting(&self) -> impl Iterator<Item = (Item, Source, Timestamp)> + '_ {
         self.executions.starting().map(|(item, planned)| (item, planned.source, planned.scheduled))
+    }
+
+    /// The messages with which the application began the executions that are open.
+    pub fn begun(&self) -> impl Iterator<Item = &Execute> {
+        self.executions.iter().filter_map(|(_, open)| open.sent().map(Arc::as_ref))
     }
 
     /// How many executions the application has not reported.

@@ -5,7 +5,7 @@
 //! process of the sidecar had begun: those processes may be dead, so the id of that span is computed. The link leads nowhere if a Java instance
 //! has crashed, because it exports no spans.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -29,8 +29,10 @@ pub(super) struct Spans {
     fires: Fires,
     common: Common,
     queue: Arc<SpanQueue>,
-    /// The items that were executed. They keep their memory for the next execution, because there are thousands a second.
-    items: BTreeMap<Item, Executions>,
+    /// The open executions whose ids are not computed, by their items.
+    further: BTreeMap<Item, Further>,
+    /// The latest attempts that have failed, by their items.
+    failed: BTreeMap<Item, SpanId>,
     /// The memory for the bytes of a span.
     bytes: SpanBytes,
 }
@@ -39,8 +41,16 @@ pub(super) struct Spans {
 struct Fires {
     namespace: String,
     job: JobName,
-    /// The latest one, for its executions.
-    latest: Option<(Timestamp, Arc<Fire>)>,
+    /// Those with open executions, and at the end the one that began last.
+    open: Vec<OpenFire>,
+}
+
+struct OpenFire {
+    instant: Timestamp,
+    fire: Arc<Fire>,
+    /// The items with open executions. Nothing else is kept of most executions: in a fire of thousands of items each one would be read from slow
+    /// memory, twice.
+    items: BTreeSet<Item>,
 }
 
 /// The attributes that most executions have in common with the one before.
@@ -52,26 +62,19 @@ struct Common {
     bytes: Attributes,
 }
 
-/// The latest executions of an item. Small: in a fire of thousands of items each one is read from slow memory, twice.
-#[derive(Default)]
-struct Executions {
-    /// The latest one, unless it has succeeded.
-    latest: Option<SpanId>,
-    /// The execution that the latest one goes on from. It belongs to the same fire.
-    follows: Option<SpanId>,
-    /// Its parent, which ends after it. `None`: the latest one was reported.
-    open: Option<Arc<Fire>>,
-    begun: Timestamp,
+/// An open execution whose id is not computed.
+struct Further {
     execution_id: String,
-    fencing_token: i64,
-    attempt: u32,
-    source: &'static str,
+    id: SpanId,
+    /// The execution that it goes on from. It belongs to the same fire.
+    follows: Option<SpanId>,
+    begun: Timestamp,
 }
 
 impl Spans {
     pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId, queue: Arc<SpanQueue>) -> Self {
         Self {
-            fires: Fires { namespace: namespace.to_string(), job: job.clone(), latest: None },
+            fires: Fires { namespace: namespace.to_string(), job: job.clone(), open: Vec::new() },
             common: Common {
                 job: job.clone(),
                 instance: instance.clone(),
@@ -80,7 +83,8 @@ impl Spans {
                 bytes: Attributes::new(&[]),
             },
             queue,
-            items: BTreeMap::new(),
+            further: BTreeMap::new(),
+            failed: BTreeMap::new(),
             bytes: SpanBytes::default(),
         }
     }
@@ -88,74 +92,112 @@ impl Spans {
     /// An execution begins, or goes on over another stream. `None`: nothing is exported.
     pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<TracedExecution> {
         let item = execute.item;
-        let executions = self.items.entry(item).or_default();
-        if let (Some(id), Some(fire)) = (executions.latest, &executions.open)
-            && executions.execution_id == execute.execution_id
-        {
+        let fire = self.fires.begin(execute.scheduled, item)?;
+        if is_first(execute) {
+            self.failed.remove(&item);
+            let id = fire.first_execution(item);
             return Some(TracedExecution::new(fire, id));
         }
-        let fire = self.fires.at(execute.scheduled)?;
-        // Nobody has reported the one before, and nobody will.
-        executions.export(&mut self.bytes, now, item, &mut self.common, None, &self.queue);
-        let first = fire.first_execution(item);
-        (executions.latest, executions.follows) = if is_first(execute) {
-            (Some(first), None)
-        } else {
-            let failed = executions.latest.filter(|_| execute.attempt > 1);
-            (Some(Fire::further_execution()), failed.or_else(|| goes_on(execute).then_some(first)))
+        let known = self.further.get(&item).filter(|known| known.execution_id == execute.execution_id);
+        if let Some(known) = known {
+            return Some(TracedExecution::new(fire, known.id));
+        }
+        let failed = self.failed.remove(&item).filter(|_| execute.attempt > 1);
+        let id = Fire::further_execution();
+        let further = Further {
+            execution_id: execute.execution_id.clone(),
+            id,
+            follows: failed.or_else(|| goes_on(execute).then(|| fire.first_execution(item))),
+            begun: now,
         };
-        executions.begun = now;
-        executions.execution_id.clone_from(&execute.execution_id);
-        executions.fencing_token = execute.token.0;
-        (executions.attempt, executions.source) = (execute.attempt, word(execute.source));
-        let execution = executions.latest.map(|id| TracedExecution::new(&fire, id));
-        executions.open = Some(fire);
-        execution
+        self.further.insert(item, further);
+        Some(TracedExecution::new(fire, id))
     }
 
-    /// The application has reported the execution of an item. Returns its span, which nothing goes on with if it has succeeded.
-    pub(super) fn reported(&mut self, now: Timestamp, item: Item, outcome: &Outcome) -> Option<Traced> {
+    /// The application has reported the execution that it began with this message. Returns its span.
+    pub(super) fn reported(&mut self, now: Timestamp, sent: &Execute, outcome: &Outcome) -> Option<Traced> {
         let failure = match outcome {
             Outcome::Success => None,
             Outcome::Failure(message) | Outcome::Rejected(message) | Outcome::Interrupted(message) => {
                 Some(message.as_str())
             }
         };
-        let executions = self.items.get_mut(&item)?;
-        let traced = executions.export(&mut self.bytes, now, item, &mut self.common, failure, &self.queue);
-        if failure.is_none() {
-            executions.latest = None;
-        }
-        traced
+        self.export(now, sent, failure)
     }
 
-    /// The session was lost during the execution of an item. The application has stopped it.
-    pub(super) fn lost(&mut self, now: Timestamp, item: Item) {
-        if let Some(executions) = self.items.get_mut(&item) {
-            let failure = Some("the session was lost during the execution");
-            executions.export(&mut self.bytes, now, item, &mut self.common, failure, &self.queue);
-        }
+    /// The session was lost during the execution that the application began with this message. The application has stopped it.
+    pub(super) fn lost(&mut self, now: Timestamp, sent: &Execute) {
+        self.export(now, sent, Some("the session was lost during the execution"));
     }
 
     /// The participant has ended. Nobody reports the executions that it leaves.
-    pub(super) fn end(&mut self, now: Timestamp) {
-        for (item, executions) in &mut self.items {
-            executions.export(&mut self.bytes, now, *item, &mut self.common, None, &self.queue);
+    pub(super) fn end<'a>(&mut self, now: Timestamp, left: impl Iterator<Item = &'a Execute>) {
+        for sent in left {
+            self.export(now, sent, None);
         }
+    }
+
+    /// Exports the span of an execution if its fire is sampled, and returns its ids. `None`: it was exported before.
+    fn export(&mut self, now: Timestamp, sent: &Execute, failure: Option<&str>) -> Option<Traced> {
+        let item = sent.item;
+        let fire = self.fires.end(sent.scheduled, item)?;
+        let (id, follows, begun) = if is_first(sent) {
+            (fire.first_execution(item), None, sent.fired)
+        } else {
+            let further = self.further.remove(&item)?;
+            (further.id, further.follows, further.begun)
+        };
+        if failure.is_some() {
+            self.failed.insert(item, id);
+        }
+        let span = &mut self.bytes;
+        if fire.begin_span(span, id, begun, now) {
+            span.add_all(self.common.of(sent.attempt, word(sent.source)));
+            span.add_text_of("item", item);
+            span.add("execution.id", Value::Text(&sent.execution_id));
+            span.add("fencing.token", Value::Number(sent.token.0));
+            if let Some(follows) = follows {
+                span.link_to(fire.traced(follows).ids());
+            }
+            if let Some(failure) = failure {
+                span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
+            }
+            self.queue.push(span.bytes());
+        }
+        Some(fire.traced(id))
     }
 }
 
 impl Fires {
-    /// The fire of an instant. `None`: nothing is exported.
-    fn at(&mut self, instant: Timestamp) -> Option<Arc<Fire>> {
-        match &self.latest {
-            Some((latest, fire)) if *latest == instant => Some(Arc::clone(fire)),
-            Some(_) | None => {
-                let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), instant)?);
-                self.latest = Some((instant, Arc::clone(&fire)));
-                Some(fire)
-            }
+    /// The fire of an instant, for an execution of an item that begins. `None`: nothing is exported.
+    fn begin(&mut self, instant: Timestamp, item: Item) -> Option<&Arc<Fire>> {
+        // An item has one execution at a time.
+        for other in self.open.iter_mut().filter(|other| other.instant != instant) {
+            other.items.remove(&item);
         }
+        if self.open.iter().all(|open| open.instant != instant) {
+            let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), instant)?);
+            self.open.retain(|open| !open.items.is_empty());
+            self.open.push(OpenFire { instant, fire, items: BTreeSet::new() });
+        }
+        let open = self.open.iter_mut().find(|open| open.instant == instant)?;
+        open.items.insert(item);
+        Some(&open.fire)
+    }
+
+    /// The fire of an execution that ends. `None`: it is not open.
+    fn end(&mut self, instant: Timestamp, item: Item) -> Option<Arc<Fire>> {
+        let place = self.open.iter().position(|open| open.instant == instant)?;
+        let is_last = place + 1 == self.open.len();
+        let open = self.open.get_mut(place)?;
+        if !open.items.remove(&item) {
+            return None;
+        }
+        let fire = Arc::clone(&open.fire);
+        if open.items.is_empty() && !is_last {
+            self.open.remove(place);
+        }
+        Some(fire)
     }
 }
 
@@ -174,36 +216,8 @@ impl Common {
     }
 }
 
-impl Executions {
-    /// Exports the span of the latest execution if its fire is sampled, and returns its ids. `None`: it was reported before.
-    fn export(
-        &mut self,
-        span: &mut SpanBytes,
-        now: Timestamp,
-        item: Item,
-        common: &mut Common,
-        failure: Option<&str>,
-        queue: &SpanQueue,
-    ) -> Option<Traced> {
-        let (id, fire) = (self.latest?, self.open.take()?);
-        if fire.begin_span(span, id, self.begun, now) {
-            span.add_all(common.of(self.attempt, self.source));
-            span.add_text_of("item", item);
-            span.add("execution.id", Value::Text(&self.execution_id));
-            span.add("fencing.token", Value::Number(self.fencing_token));
-            if let Some(follows) = self.follows {
-                span.link_to(fire.traced(follows).ids());
-            }
-            if let Some(failure) = failure {
-                span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
-            }
-            queue.push(span.bytes());
-        }
-        Some(fire.traced(id))
-    }
-}
-
-/// Whether no other execution of its item has the same instant. Without running nodes there may be two of them at a resharding, and no failover.
+/// Whether no other execution of its item has the same instant, so that its id is computed. Without running nodes there may be two of them at a
+/// resharding, and no failover.
 fn is_first(execute: &Execute) -> bool {
     execute.attempt == 1 && !goes_on(execute) && execute.configuration.monitor_execution
 }
@@ -220,7 +234,7 @@ fn word(source: Source) -> &'static str {
 
 /// Whether another process has begun its work.
 fn goes_on(execute: &Execute) -> bool {
-    execute.resumed || execute.source == Source::Failover
+    execute.restored || execute.source == Source::Failover
 }
 
 #[cfg(test)]
@@ -268,6 +282,7 @@ mod tests {
             token: FencingToken(7),
             lock_token: None,
             resumed: false,
+            restored: false,
         }
     }
 
@@ -304,7 +319,8 @@ mod tests {
     fn the_span_of_an_execution_has_its_times_its_attributes_and_its_failure() {
         let found = exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            let one = spans.execute(at(3), &execution("one", Source::Misfire, 1)).unwrap();
+            let first = Execute { fired: at(3), ..execution("one", Source::Misfire, 1) };
+            let one = spans.execute(at(3), &first).unwrap();
             let (traced, header) = (one.traced(), one.header());
             assert!(
                 header.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-") && header.ends_with("-01"),
@@ -312,14 +328,16 @@ mod tests {
             );
             assert_eq!(
                 traced.ids().0,
-                spans.fires.at(at(0)).unwrap().traced(Fire::further_execution()).ids().0
+                spans.fires.begin(at(0), Item(2)).unwrap().traced(Fire::further_execution()).ids().0
             );
-            spans.reported(at(8), Item(2), &Outcome::Failure("no such account\nat line 3".to_owned()));
-            spans.execute(at(9), &execution("two", Source::Failover, 2)).unwrap();
-            spans.reported(at(9), Item(2), &Outcome::Success);
+            spans.reported(at(8), &first, &Outcome::Failure("no such account\nat line 3".to_owned()));
+            let second = execution("two", Source::Failover, 2);
+            spans.execute(at(9), &second).unwrap();
+            spans.reported(at(9), &second, &Outcome::Success);
             // A clock that was set back.
-            spans.execute(at(9), &execution("three", Source::Trigger, 1)).unwrap();
-            spans.reported(at(2), Item(2), &Outcome::Success);
+            let third = Execute { fired: at(9), ..execution("three", Source::Trigger, 1) };
+            spans.execute(at(9), &third).unwrap();
+            spans.reported(at(2), &third, &Outcome::Success);
         });
         let [one, two, three] = found.as_slice() else { panic!("{found:?}") };
         let ns = |ms: i64| u64::try_from(at(ms).as_nanosecond()).unwrap();
@@ -351,36 +369,71 @@ mod tests {
     fn executions_that_a_participant_leaves_are_exported_when_it_ends() {
         let found = exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            spans.execute(at(0), &execution("one", Source::Schedule, 1));
-            assert_eq!(queue.waiting().len(), 0);
-            spans.end(at(5));
-            spans.end(at(6));
+            let [one, before] = ["one", "before"].map(|id| execution(id, Source::Schedule, 1));
+            spans.execute(at(0), &before);
+            spans.reported(at(0), &before, &Outcome::Success);
+            spans.execute(at(0), &one);
+            assert_eq!(queue.waiting().len(), 1);
+            spans.end(at(5), [&one].into_iter());
+            spans.end(at(6), [&one].into_iter());
         });
-        assert_eq!((found.len(), found[0].status.clone()), (1, None));
+        assert_eq!((found.len(), found[1].status.clone()), (2, None));
     }
 
     #[test]
-    fn an_execution_without_a_report_is_exported_when_it_is_lost_or_followed_by_another_one() {
+    fn a_lost_execution_is_exported_once_and_its_retry_links_to_it() {
         let found = exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            spans.execute(at(0), &execution("one", Source::Schedule, 1));
-            spans.lost(at(1), Item(2));
-            spans.lost(at(2), Item(2));
-            spans.execute(at(3), &execution("two", Source::Misfire, 1));
-            spans.execute(at(4), &execution("three", Source::Misfire, 1));
-            assert_eq!(queue.waiting().len(), 2);
+            let one = execution("one", Source::Schedule, 1);
+            spans.execute(at(0), &one);
+            spans.lost(at(1), &one);
+            spans.lost(at(2), &one);
+            let retry = execution("retry", Source::Schedule, 2);
+            spans.execute(at(3), &retry);
+            spans.reported(at(4), &retry, &Outcome::Success);
         });
         let statuses = found.iter().map(|span| span.status.as_ref().map(|status| status.message.as_str()));
         let lost = "the session was lost during the execution";
         assert_eq!(statuses.collect::<Vec<_>>(), [Some(lost), None]);
+        assert_eq!(ids(&found, "retry").1, [ids(&found, "one").0]);
+    }
+
+    #[test]
+    fn the_span_of_a_fire_ends_after_its_last_execution_if_another_fire_has_begun() {
+        exported(|queue| {
+            let mut spans = spans("10.0.0.1@-@1", queue);
+            let of = |ms, item| Execute {
+                scheduled: at(ms),
+                item: Item(item),
+                ..execution("one", Source::Schedule, 1)
+            };
+            let instants = |spans: &Spans| {
+                spans.fires.open.iter().map(|open| (open.instant, open.items.len())).collect::<Vec<_>>()
+            };
+            for execute in [of(0, 1), of(0, 2), of(5, 3)] {
+                spans.execute(at(9), &execute);
+            }
+            assert_eq!(instants(&spans), [(at(0), 2), (at(5), 1)]);
+            spans.reported(at(9), &of(5, 3), &Outcome::Success);
+            spans.reported(at(9), &of(0, 1), &Outcome::Success);
+            assert_eq!(instants(&spans), [(at(0), 1), (at(5), 0)]);
+            spans.reported(at(9), &of(0, 2), &Outcome::Success);
+            assert_eq!(instants(&spans), [(at(5), 0)]);
+            spans.execute(at(9), &of(7, 1));
+            assert_eq!(instants(&spans), [(at(7), 1)]);
+            // The next execution of an item says that the one before is over, even if nobody has said so.
+            spans.execute(at(9), &of(8, 1));
+            assert_eq!(instants(&spans), [(at(8), 1)]);
+        });
     }
 
     #[test]
     fn without_an_exporter_an_execution_has_no_span() {
         let queue = Arc::new(SpanQueue::default());
         let mut spans = spans("10.0.0.1@-@1", &queue);
-        assert!(spans.execute(at(0), &execution("one", Source::Schedule, 1)).is_none());
-        assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
+        let one = execution("one", Source::Schedule, 1);
+        assert!(spans.execute(at(0), &one).is_none());
+        assert_eq!(spans.reported(at(0), &one, &Outcome::Success), None);
         assert_eq!(queue.waiting().len(), 0);
     }
 
@@ -394,9 +447,10 @@ mod tests {
             let found = exported(|queue| {
                 let mut spans = spans("10.0.0.1@-@1", queue);
                 for (id, attempt) in [("one", 1), ("two", 2), ("three", 3)] {
-                    let begun = spans.execute(at(0), &execute(id, attempt)).expect("its ids");
+                    let execute = execute(id, attempt);
+                    let begun = spans.execute(at(0), &execute).expect("its ids");
                     let failure = Outcome::Failure(String::new());
-                    assert_eq!(spans.reported(at(0), Item(2), &failure), Some(begun.traced()));
+                    assert_eq!(spans.reported(at(0), &execute, &failure), Some(begun.traced()));
                 }
             });
             let (one, of_one) = ids(&found, "one");
@@ -410,12 +464,16 @@ mod tests {
         let found = exported(|queue| {
             let [mut crashed, mut taker, mut next] =
                 ["10.0.0.1@-@1", "10.0.0.2@-@1", "10.0.0.3@-@1"].map(|instance| spans(instance, queue));
-            crashed.execute(at(0), &execution("crashed", Source::Misfire, 1));
-            taker.execute(at(0), &execution("taken", Source::Failover, 1));
-            next.execute(at(0), &execution("again", Source::Failover, 1));
-            next.execute(at(0), &execution("retry", Source::Failover, 2));
-            for mut one in [crashed, taker, next] {
-                one.end(at(1));
+            let of = |id, source, attempt| execution(id, source, attempt);
+            let (before, taken) = (of("crashed", Source::Misfire, 1), of("taken", Source::Failover, 1));
+            let (again, retry) = (of("again", Source::Failover, 1), of("retry", Source::Failover, 2));
+            crashed.execute(at(0), &before);
+            taker.execute(at(0), &taken);
+            next.execute(at(0), &again);
+            next.reported(at(0), &again, &Outcome::Failure(String::new()));
+            next.execute(at(0), &retry);
+            for (mut one, left) in [(crashed, before), (taker, taken), (next, retry)] {
+                one.end(at(1), [&left].into_iter());
             }
         });
         let (crashed, before) = ids(&found, "crashed");
@@ -428,22 +486,24 @@ mod tests {
 
     #[test]
     fn an_execution_that_goes_on_has_the_same_span_in_one_process_and_a_link_in_the_next_one() {
-        let resumed = Execute { resumed: true, ..execution("one", Source::Schedule, 1) };
+        let one = execution("one", Source::Schedule, 1);
+        let resumed = Execute { resumed: true, ..one.clone() };
         let found = exported(|queue| {
             let mut before = spans("10.0.0.1@-@1", queue);
-            let begun = before.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
+            let begun = before.execute(at(0), &one).unwrap();
             let again = before.execute(at(1), &resumed).unwrap();
             assert_eq!((again.traced(), again.header()), (begun.traced(), begun.header()));
-            before.end(at(1));
+            before.end(at(1), [&one].into_iter());
         });
         let (first, links) = ids(&found, "one");
         assert_eq!((links, found.len()), (vec![], 1));
         let after = exported(|queue| {
-            let retry = Execute { resumed: true, ..execution("retry", Source::Schedule, 2) };
-            for execute in [&resumed, &retry] {
+            let restored = |execute| Execute { resumed: true, restored: true, ..execute };
+            for execute in [restored(one.clone()), restored(execution("retry", Source::Schedule, 2))] {
                 let mut after = spans("10.0.0.1@-@1", queue);
-                after.execute(at(1), execute);
-                after.end(at(2));
+                let begun = after.execute(at(1), &execute).unwrap();
+                assert_eq!(after.execute(at(1), &execute).unwrap().traced(), begun.traced());
+                after.end(at(2), [&execute].into_iter());
             }
         });
         let (other, links) = ids(&after, "one");
@@ -457,21 +517,25 @@ mod tests {
         let found = exported(|queue| {
             for (instance, id) in [("10.0.0.1@-@1", "one"), ("10.0.0.2@-@1", "other")] {
                 let mut one = spans(instance, queue);
-                one.execute(at(0), &unmonitored(id, 1));
-                one.end(at(0));
+                let execute = unmonitored(id, 1);
+                one.execute(at(0), &execute);
+                one.end(at(0), [&execute].into_iter());
             }
         });
         assert_ne!(ids(&found, "one").0, ids(&found, "other").0);
     }
 
     #[test]
-    fn what_has_succeeded_is_forgotten() {
+    fn an_execution_that_has_succeeded_is_forgotten() {
         exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
-            let begun = spans.execute(at(0), &execution("one", Source::Schedule, 1)).unwrap();
-            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), Some(begun.traced()));
-            assert_eq!(spans.reported(at(0), Item(2), &Outcome::Success), None);
-            assert_eq!(spans.items[&Item(2)].latest, None);
+            for execute in [execution("one", Source::Schedule, 1), unmonitored("two", 1)] {
+                let begun = spans.execute(at(0), &execute).unwrap();
+                assert_eq!(spans.reported(at(0), &execute, &Outcome::Success), Some(begun.traced()));
+                assert_eq!(spans.reported(at(0), &execute, &Outcome::Success), None);
+            }
+            assert_eq!((spans.further.len(), spans.failed.len()), (0, 0));
+            assert_eq!(spans.fires.open[0].items.len(), 0);
         });
     }
 }

@@ -178,7 +178,7 @@ impl Task {
         }
         self.measure.ended(&self.participant);
         if let Some(spans) = &mut self.spans {
-            spans.end(self.clock.now().wall);
+            spans.end(self.clock.now().wall, self.participant.begun());
         }
         self.backlog.finish();
         self.outcomes.forget(&self.identity.job, &self.identity.instance);
@@ -471,16 +471,17 @@ impl Task {
                 log::lock_wait(item, &wait, is_new);
             }
             Effect::Reported(reported) => {
-                let spans = self.spans.as_mut();
-                let traced =
-                    spans.and_then(|spans| spans.reported(now.wall, reported.item, &reported.outcome));
+                let traced = match (&mut self.spans, &reported.sent) {
+                    (Some(spans), Some(sent)) => spans.reported(now.wall, sent, &reported.outcome),
+                    _ => None,
+                };
                 self.measure.reported(now, &reported, traced.as_ref());
                 self.record_outcome(now, reported.item, &reported.outcome);
             }
-            Effect::ExecutionLost(item) => {
+            Effect::ExecutionLost { item, sent } => {
                 self.measure.lost();
-                if let Some(spans) = &mut self.spans {
-                    spans.lost(now.wall, item);
+                if let (Some(spans), Some(sent)) = (&mut self.spans, sent) {
+                    spans.lost(now.wall, &sent);
                 }
                 debug!(%item, "an execution was stopped after the session was lost");
             }

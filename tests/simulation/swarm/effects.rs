@@ -54,7 +54,7 @@ impl World {
             Effect::Notify(event) => self.tell_application(m, event),
             Effect::Answer(ticket, answer) => self.answered(m, ticket, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
-            Effect::Reported(..) | Effect::ExecutionLost(_) => {}
+            Effect::Reported(..) | Effect::ExecutionLost { .. } => {}
             Effect::AskItemLock { number, lock } => self.ask_item_lock(m, number, lock),
             Effect::GiveBackItemLock(number) => self.give_item_lock_back(m, number),
             Effect::LockWait(item, wait) => self.note(m, || format!("item {item}: {wait:?}")),

@@ -616,7 +616,7 @@ impl World {
             Effect::GiveBackItemLock(number) => self.give_lock_back(index, number),
             Effect::LockWait(item, wait) => self.waits.push((item, wait)),
             Effect::Skipped { item, scheduled } => self.skips.push((item, scheduled)),
-            Effect::Reported(..) | Effect::ExecutionLost(_) => {}
+            Effect::Reported(..) | Effect::ExecutionLost { .. } => {}
             // Its stream has broken: the application does not read the end, and goes on for its grace.
             Effect::CloseStream(_) if node.detached_until.is_some() => {}
             Effect::CloseStream(_) => {

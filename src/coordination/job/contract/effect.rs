@@ -1,13 +1,14 @@
 //! The effects of a participant, as a closed list. Effects are values; only the runner performs them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::coordination::job::contract::answer::{Answer, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
-use crate::coordination::job::contract::event::Event;
+use crate::coordination::job::contract::event::{Event, Execute};
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::report::Outcome;
 use crate::elasticjob::path::Barrier;
@@ -88,7 +89,12 @@ pub enum Effect {
     /// The application has reported how it executed an item.
     Reported(Reported),
     /// The session was lost during an execution of this item, and the application has stopped it: nobody will record how it ended.
-    ExecutionLost(Item),
+    ExecutionLost {
+        /// The item.
+        item: Item,
+        /// The message with which the application began it; `None`: it did not name it after a restart of the sidecar.
+        sent: Option<Arc<Execute>>,
+    },
     /// A fire was not executed and will not be re-run, because the job does not want misfires.
     Skipped {
         /// The item.
@@ -103,10 +109,12 @@ pub enum Effect {
 }
 
 /// A reported execution, for logs and metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Reported {
     /// Its item.
     pub item: Item,
+    /// The message with which the application began it; `None`: it did not name it after a restart of the sidecar.
+    pub sent: Option<Arc<Execute>>,
     /// How it ended.
     pub outcome: Outcome,
     /// Its cause.

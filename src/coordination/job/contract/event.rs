@@ -199,6 +199,8 @@ pub struct Execute {
     pub lock_token: Option<FencingToken>,
     /// Whether the sidecar sent it on an earlier stream before.
     pub resumed: bool,
+    /// Whether a former process of the sidecar began it.
+    pub restored: bool,
 }
 
 /// The reason why an application is not attached yet.

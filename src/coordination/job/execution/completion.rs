@@ -38,7 +38,7 @@ impl Executions {
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
         if execution.state == State::Lost {
-            out.push(Effect::ExecutionLost(item));
+            out.push(Effect::ExecutionLost { item, sent: execution.sent });
         }
         if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
             let (number, planned, node) = (execution.number, execution.planned, execution.node);
@@ -374,7 +374,8 @@ impl Executions {
 /// The application has reported an execution.
 fn reported(cx: &Context, item: Item, execution: &Execution, outcome: &Outcome) -> Effect {
     let lasted = execution.begun.map(|begun| cx.now.mono.saturating_sub(begun));
-    Effect::Reported(Reported { item, outcome: outcome.clone(), source: execution.planned.source, lasted })
+    let (sent, source) = (execution.sent.clone(), execution.planned.source);
+    Effect::Reported(Reported { item, sent, outcome: outcome.clone(), source, lasted })
 }
 
 /// Whether this result says that the execution stopped because its item's lock was lost, or because the application took

@@ -14,6 +14,7 @@ pub(super) mod retry;
 pub(super) mod slow;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::coordination::job::agenda::Agenda;
@@ -62,7 +63,7 @@ pub(crate) struct Execution {
     ending: Option<Ending>,
     limit: Limit,
     /// The message with which the application began it, for the application's next stream.
-    sent: Option<Box<Execute>>,
+    sent: Option<Arc<Execute>>,
     /// The reports that wait for it: the ticket and the place in its answer.
     waiting: Vec<(Ticket, usize)>,
 }
@@ -112,8 +113,8 @@ impl Execution {
     }
 
     /// The message with which the application began it.
-    pub(crate) fn sent(&self) -> Option<&Execute> {
-        self.sent.as_deref()
+    pub(crate) fn sent(&self) -> Option<&Arc<Execute>> {
+        self.sent.as_ref()
     }
 }
 
@@ -224,7 +225,7 @@ impl Executions {
         if let Some(open) = self.open.get_mut(&item) {
             open.node = node;
             open.begun = Some(now);
-            open.sent = Some(Box::new(execute));
+            open.sent = Some(Arc::new(execute));
             open.running_seen = seen;
         }
     }

@@ -5,6 +5,7 @@
 //! items is held: no execution of it can start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -86,6 +87,7 @@ impl Executions {
             token: claimed.token,
             lock_token: None,
             resumed: true,
+            restored: true,
         };
         let remaining = deadline.map(|deadline| {
             // A deadline in the past has passed here as well. A deadline that is too far away was set by a wrong clock.
@@ -100,7 +102,7 @@ impl Executions {
         let Some(open) = self.open.get_mut(&item) else { return };
         open.planned = planned;
         open.taken_over = planned.is_first_of(Source::Failover);
-        open.sent = Some(Box::new(execute));
+        open.sent = Some(Arc::new(execute));
         // A running node that comes later, and whose owner is not known, is not this execution's.
         open.running_seen = seen;
         open.node = Some(claimed.token);

@@ -265,6 +265,7 @@ fn begin(
             token,
             lock_token: locks.token(item),
             resumed: false,
+            restored: false,
         };
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
         let node = created.filter(|_| cx.monitors());

@@ -21,7 +21,7 @@ pub(crate) fn notify_open_executions(
     let mut events = Vec::new();
     for (item, open) in executions.running() {
         let Some(sent) = open.sent() else { continue };
-        let mut execute = Execute { resumed: true, ..sent.clone() };
+        let mut execute = Execute { resumed: true, ..Execute::clone(sent) };
         // The application may have reported progress since.
         execute.checkpoint = checkpoints.reached(item, open.planned()).or(execute.checkpoint);
         let cancel = open.cancelled().map(|reason| {
