@@ -1,6 +1,7 @@
 //! The sidecar of a command: the forms of its address, and the time limits of the connection. A command
 //! without an address finds the sidecar of its user in one of the usual places, also that of `sidekeeper run`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -36,32 +37,39 @@ const HTTPS: &str = "https://";
 const ALLOWED: &str =
     "allowed: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH` and `unix:///PATH`";
 
-/// Which sidecar.
+/// Which sidecar. The variables are not clap's: it would refuse `--zookeeper` wherever one of them is set.
 #[derive(Args)]
 pub(super) struct SidecarArgs {
     /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. [default:
     /// a sidecar of this user or root: at `$XDG_RUNTIME_DIR/sidekeeper/api.sock`, at `/run/sidekeeper/api.sock`, at
-    /// 127.0.0.1:7070, or that of `sidekeeper run`]
-    #[arg(long, env = "SIDEKEEPER_ENDPOINT")]
+    /// 127.0.0.1:7070, or that of `sidekeeper run`] [env: SIDEKEEPER_ENDPOINT]
+    #[arg(long)]
     endpoint: Option<String>,
     /// For `https://`: the file with the certificates (PEM) of the authorities of sidecars' certificates.
-    #[arg(long, env = "SIDEKEEPER_CA", value_name = "FILE")]
+    /// [env: SIDEKEEPER_CA]
+    #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// For `https://`: the file with the certificate to show, and its chain (PEM).
-    #[arg(long, env = "SIDEKEEPER_CERT", value_name = "FILE")]
+    /// [env: SIDEKEEPER_CERT]
+    #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
     /// For `https://`: the file with the key of this certificate (PEM), which other users must not be able to read.
-    #[arg(long, env = "SIDEKEEPER_KEY", value_name = "FILE")]
+    /// [env: SIDEKEEPER_KEY]
+    #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
 
 impl SidecarArgs {
     /// The checked address.
     pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
-        let text = self.endpoint.as_deref().filter(|text| !text.is_empty());
-        let address = text.map(parse).transpose().map_err(Failure::with(USAGE))?;
-        let given = |file: &Option<PathBuf>| file.clone().filter(|file| !file.as_os_str().is_empty());
-        let tls = match (address.as_deref(), given(&self.ca), given(&self.cert), given(&self.key)) {
+        let text = given(self.endpoint.as_ref().map(OsString::from), "SIDEKEEPER_ENDPOINT");
+        let text = text.map(|text| text.to_string_lossy().into_owned());
+        let address = text.as_deref().map(parse).transpose().map_err(Failure::with(USAGE))?;
+        let file = |flag: &Option<PathBuf>, variable| {
+            given(flag.clone().map(PathBuf::into_os_string), variable).map(PathBuf::from)
+        };
+        let (ca, cert) = (file(&self.ca, "SIDEKEEPER_CA"), file(&self.cert, "SIDEKEEPER_CERT"));
+        let tls = match (address.as_deref(), ca, cert, file(&self.key, "SIDEKEEPER_KEY")) {
             (Some(address), Some(ca), Some(cert), Some(key)) if address.starts_with(HTTPS) => {
                 Some(ClientFiles { ca, cert, key })
             }
@@ -74,6 +82,11 @@ impl SidecarArgs {
         };
         Ok(Sidecar { address, tls })
     }
+}
+
+/// The value of a flag, or else of a variable. Empty text is none.
+fn given(flag: Option<OsString>, variable: &str) -> Option<OsString> {
+    flag.or_else(|| std::env::var_os(variable)).filter(|text| !text.is_empty())
 }
 
 /// A sidecar's address. `None`: it is to be found.

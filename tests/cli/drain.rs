@@ -105,3 +105,18 @@ async fn wrong_arguments_are_usage_errors_and_an_absent_sidecar_is_a_failure() {
         absent.stderr
     );
 }
+
+#[tokio::test]
+async fn zookeeper_as_a_flag_counts_more_than_the_variable_of_a_sidecar() {
+    let jobs = |flags: &[&'static str]| {
+        let words = [&["jobs", "--zookeeper", "127.0.0.1:1"], flags].concat();
+        let mut command = sidekeeper(&words);
+        command.env("SIDEKEEPER_ENDPOINT", "unix:/nowhere/api.sock").env("SIDEKEEPER_CA", "ca.pem");
+        output(command)
+    };
+    let of_variable = jobs(&[]).await;
+    assert_eq!(of_variable.code, Some(75), "{}", of_variable.stderr);
+    assert!(of_variable.stderr.contains("no session with ZooKeeper"), "{}", of_variable.stderr);
+    let both_flags = jobs(&["--endpoint", "unix:/nowhere/api.sock"]).await;
+    assert_eq!(both_flags.code, Some(64), "{}", both_flags.stderr);
+}
