@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet, told
 from support.explain import explain
 from support.job_nodes import JOB
-from support.processes import eventually
+from support.processes import PATIENCE, eventually, sidekeeper_binary
 from support.sidecar import Sidecar
 
 
@@ -160,3 +162,92 @@ def test_a_cancel_of_the_whole_fleet_names_the_java_instances_that_it_does_not_r
     fleet.assert_clean()
     # No later execution is cancelled.
     fleet.assert_once(fleet.fire())
+
+
+@pytest.mark.parametrize("whom", ["a sidecar", "ZooKeeper"])
+def test_each_admin_call_works_for_a_job_of_java_instances_alone(
+    fleet: MixedFleet, lifecycle: Lifecycle, whom: str
+) -> None:
+    """Through a sidecar without applications, and without any; ElasticJob's lifecycle API gives the same answers."""
+    one, two = fleet.java(1), fleet.java(2)
+    fleet.divide(one, two)
+    place = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+    if whom == "a sidecar":
+        place = ["--endpoint", f"unix://{fleet.observer().socket}"]
+
+    def call(*words: str, status: int = 0) -> str:
+        done = subprocess.run(
+            [str(sidekeeper_binary()), *words, *place], capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == status, (words, done)
+        return done.stdout + done.stderr
+
+    def told(*words: str) -> Any:
+        return json.loads(call(*words, "--json"))
+
+    def same_items() -> bool:
+        theirs = sorted(lifecycle.call("ShardingStatistics", "getShardingInfo", JOB), key=lambda item: item["item"])
+        ours = told("items", JOB)["items"]
+        assert [(item["item"], item["instance_id"]) for item in ours] == [
+            (item["item"], item["instanceId"]) for item in theirs
+        ]
+        assert [item["disabled"] for item in ours] == [item["status"] == "DISABLED" for item in theirs]
+        return True
+
+    # What the job is.
+    [brief] = told("jobs")["jobs"]
+    theirs = lifecycle.call("JobStatistics", "getJobBriefInfo", JOB)
+    assert (brief["job_name"], brief["cron"], brief["java_instance_count"]) == (JOB, theirs["cron"], 2)
+    assert (brief["state"], theirs["status"]) == ("JOB_STATE_OK", "OK")
+    assert {instance["instance_id"] for instance in told("instances", JOB)["instances"]} == {one.instance, two.instance}
+    assert {server["server_ip"] for server in told("servers")["servers"]} == {one.address, two.address}
+    assert same_items()
+    configuration = lifecycle.call("JobConfiguration", "getJobConfiguration", JOB)
+    assert told("job", JOB)["configuration"]["sharding_total_count"] == configuration["shardingTotalCount"]
+    # Why it runs, and how its items would move.
+    assert told("explain", JOB)["findings"] == []
+    assert told("plan", JOB)["moves"] == 0
+    call("doctor")
+    call("bundle", "--output", str(fleet.folder / "bundle"))
+    call("backup", "--output", str(fleet.folder / "backup"))
+    # Triggers: one of all items, and none of an item, because a Java instance cannot be told which.
+    before = len(fleet.executions())
+    assert sorted(told("trigger", JOB)["triggered_instance_ids"]) == sorted([one.instance, two.instance])
+    eventually("each item once more", lambda: len(fleet.executions()) == before + TOTAL)
+    nodes = fleet.tree.children("trigger")
+    assert "cannot be triggered with items" in call("trigger", JOB, "--item", "1", status=1)
+    assert fleet.tree.children("trigger") == nodes
+    told("triggers", JOB)
+    # Items and servers are disabled and enabled.
+    call("disable", JOB, "--item", "1", "--yes")
+    assert same_items()
+    assert told("items", JOB)["items"][1]["disabled"]
+    call("enable", JOB, "--item", "1")
+    assert same_items()
+    for verb, disabled in (("disable", 1), ("enable", 0)):
+        call(verb, JOB, "--server", two.address, *(["--yes"] if verb == "disable" else []))
+        servers = {
+            server["serverIp"]: server for server in lifecycle.call("ServerStatistics", "getAllServersBriefInfo")
+        }
+        assert str(servers[two.address]["disabledJobsNum"]) == str(disabled)
+    # Its configuration, from a file.
+    file = fleet.folder / "job.yaml"
+    file.write_text((fleet.tree.get("config") or "").replace("jobParameter: ''", "jobParameter: 'of a file'"))
+    call("diff", str(file), status=2)
+    call("apply", "-f", str(file), "--yes")
+    call("diff", str(file))
+    assert lifecycle.call("JobConfiguration", "getJobConfiguration", JOB)["jobParameter"] == "of a file"
+    # Its executions are Java's own.
+    if whom == "a sidecar":
+        assert told("cancel", JOB, "--fleet")["fleet_executions"] == []
+    # Its instances and servers, and itself.
+    call("remove", JOB, "--yes", status=1)
+    for member in (two, one):
+        call("stop", JOB, "--instance", member.instance, "--yes")
+        fleet.gone(member)
+    call("remove", JOB, "--server", two.address, "--yes")
+    assert fleet.tree.children("servers") == [one.address]
+    call("remove", JOB, "--yes")
+    assert lifecycle.call("JobStatistics", "getJobBriefInfo", JOB) is None
+    call("restore", str(fleet.folder / "backup"), "--yes")
+    assert lifecycle.call("JobConfiguration", "getJobConfiguration", JOB) == configuration
