@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
 use super::printable;
-use super::run::{PRIVATE_PREFIX, SOCKET_NAME};
+use super::run::{ENDPOINT_VARIABLE, PRIVATE_PREFIX, SOCKET_NAME};
 use super::trusted;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE};
 use crate::config::settings;
@@ -62,7 +62,7 @@ pub(super) struct SidecarArgs {
 impl SidecarArgs {
     /// The checked address.
     pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
-        let text = given(self.endpoint.as_ref().map(OsString::from), "SIDEKEEPER_ENDPOINT");
+        let text = given(self.endpoint.as_ref().map(OsString::from), ENDPOINT_VARIABLE);
         let text = text.map(|text| text.to_string_lossy().into_owned());
         let address = text.as_deref().map(parse).transpose().map_err(Failure::with(USAGE))?;
         let file = |flag: &Option<PathBuf>, variable| {

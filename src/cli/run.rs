@@ -19,7 +19,7 @@ use crate::config::{Config, Secret, settings};
 use crate::sidecar::Sidecar;
 
 /// The variable through which the command, and any client, finds the sidecar.
-const ENDPOINT_VARIABLE: &str = "SIDEKEEPER_ENDPOINT";
+pub(super) const ENDPOINT_VARIABLE: &str = "SIDEKEEPER_ENDPOINT";
 
 /// The beginning of a private directory's name, and the name of the socket in it.
 pub(super) const PRIVATE_PREFIX: &str = "sidekeeper-run-";
