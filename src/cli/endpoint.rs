@@ -197,7 +197,12 @@ pub(super) fn exit_code(status: &Status) -> u8 {
 
 /// The sidecar's answer in words.
 pub(super) fn in_words(status: &Status) -> String {
-    let text = format!("the sidecar answered {:?}: {}", status.code(), printable(status.message()));
+    format!("the sidecar answered {:?}: {}", status.code(), refusal(status))
+}
+
+/// Why a call was refused: the text for people, and then the word for programs.
+pub(super) fn refusal(status: &Status) -> String {
+    let text = printable(status.message());
     match reason(status) {
         Some(reason) => format!("{text} ({})", printable(&reason)),
         None => text,

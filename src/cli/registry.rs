@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use tonic::Status;
 
-use super::endpoint::exit_code;
+use super::endpoint::{exit_code, refusal};
 use super::{FAILED, Failure, TRY_AGAIN, USAGE, printable};
 use crate::config::settings::{self, Setting};
 use crate::config::{ConfigError, Flags, GivenSetting, Sources, load};
@@ -116,5 +116,5 @@ impl RegistryArgs {
 
 /// Why a command failed, from the status that a sidecar would have answered.
 pub(super) fn failed(status: &Status) -> Failure {
-    Failure { code: exit_code(status), error: anyhow!(printable(status.message())) }
+    Failure { code: exit_code(status), error: anyhow!(refusal(status)) }
 }

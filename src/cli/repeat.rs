@@ -8,8 +8,8 @@ use clap::Args;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
-use super::endpoint::{authorized, exit_code, in_words};
-use super::{Failure, USAGE, printable};
+use super::endpoint::{authorized, exit_code, in_words, refusal};
+use super::{Failure, USAGE};
 use crate::api::status::REQUEST_ID;
 use crate::extension::request_record::RequestId;
 
@@ -99,7 +99,7 @@ pub(super) async fn carried_out<T>(
             Ok(done) => return Ok(done),
             Err(status) => {
                 if !attempts.again(&status).await {
-                    return Err(failed(&status, printable(status.message()), id));
+                    return Err(failed(&status, refusal(&status), id));
                 }
             }
         }

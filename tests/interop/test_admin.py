@@ -215,7 +215,7 @@ def test_each_admin_call_works_for_a_job_of_java_instances_alone(
     assert sorted(told("trigger", JOB)["triggered_instance_ids"]) == sorted([one.instance, two.instance])
     eventually("each item once more", lambda: len(fleet.executions()) == before + TOTAL)
     nodes = fleet.tree.children("trigger")
-    assert "cannot be triggered with items" in call("trigger", JOB, "--item", "1", status=1)
+    assert "(TRIGGER_NOT_SUPPORTED)" in call("trigger", JOB, "--item", "1", status=1)
     assert fleet.tree.children("trigger") == nodes
     told("triggers", JOB)
     # Items and servers are disabled and enabled.
