@@ -32,10 +32,10 @@ use crate::job::JobName;
 const KEPT: Duration = Duration::from_secs(60 * 60);
 
 /// From 1 ms, the best that a schedule can expect, to 5 min.
-const LATENESS: [f64; 16] =
+static LATENESS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 300.0];
 /// From 10 ms to 6 h: executions are seconds of work, or a night's.
-const DURATION: [f64; 16] = [
+static DURATION: [f64; 16] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0,
     21_600.0,
 ];
@@ -103,7 +103,7 @@ impl EncodeLabelValue for TraceId {
 }
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
-/// Each bucket keeps its last exemplar.
+/// Each bucket keeps an exemplar of the last trace.
 type Exemplified = HistogramWithExemplars<OfTrace>;
 type ExemplifiedOfJobs = Family<OfJob, Exemplified, fn() -> Exemplified>;
 
@@ -120,10 +120,37 @@ pub struct Exemplar {
     pub at: SystemTime,
 }
 
-fn observe(histogram: &Exemplified, measured: Duration, exemplar: Option<Exemplar>) {
-    let (trace, at) =
-        exemplar.map(|Exemplar { trace_id, at }| (OfTrace { trace_id: TraceId(trace_id) }, at)).unzip();
-    histogram.observe(measured.as_secs_f64(), trace, at);
+/// A histogram of one job. All executions of a fire have one trace, and a bucket has an exemplar of it once: to keep each of them costs as much as to
+/// count them.
+#[derive(Debug)]
+struct Examples {
+    histogram: Exemplified,
+    bounds: &'static [f64],
+    /// The trace of each bucket's exemplar.
+    traces: Mutex<Vec<[u8; 16]>>,
+}
+
+impl Examples {
+    fn new(histogram: Exemplified, bounds: &'static [f64]) -> Self {
+        // No trace has zeros for an id. The last bucket has no bound.
+        let traces = Mutex::new(vec![[0; 16]; bounds.len().saturating_add(1)]);
+        Self { histogram, bounds, traces }
+    }
+
+    fn observe(&self, measured: Duration, exemplar: Option<Exemplar>) {
+        let seconds = measured.as_secs_f64();
+        let exemplar = exemplar.filter(|exemplar| self.is_new(seconds, exemplar.trace_id));
+        let (trace, at) =
+            exemplar.map(|Exemplar { trace_id, at }| (OfTrace { trace_id: TraceId(trace_id) }, at)).unzip();
+        self.histogram.observe(seconds, trace, at);
+    }
+
+    /// Whether its bucket has an exemplar of another trace, or none.
+    fn is_new(&self, seconds: f64, trace: [u8; 16]) -> bool {
+        let bucket = self.bounds.partition_point(|bound| *bound < seconds);
+        let mut traces = self.traces.lock().unwrap_or_else(PoisonError::into_inner);
+        traces.get_mut(bucket).is_some_and(|known| std::mem::replace(known, trace) != trace)
+    }
 }
 
 /// The form of the text for a scrape.
@@ -202,9 +229,9 @@ impl JobFamilies {
             (*reason, self.cancels.get_or_create_owned(&labels))
         };
         JobMeters {
-            lateness: self.lateness.get_or_create_owned(&of_job),
+            lateness: Examples::new(self.lateness.get_or_create_owned(&of_job), &LATENESS),
             executions,
-            duration: self.duration.get_or_create_owned(&of_job),
+            duration: Examples::new(self.duration.get_or_create_owned(&of_job), &DURATION),
             lost: self.lost.get_or_create_owned(&of_job),
             running: self.running.get_or_create_owned(&of_job),
             pending: self.pending.get_or_create_owned(&of_job),
@@ -244,9 +271,9 @@ impl JobFamilies {
 /// The counters of one job. All participants of the job share them.
 #[derive(Debug)]
 pub struct JobMeters {
-    lateness: Exemplified,
+    lateness: Examples,
     executions: BTreeMap<(Source, Outcome), Counter>,
-    duration: Exemplified,
+    duration: Examples,
     /// [`table::EXECUTIONS_LOST`].
     pub lost: Counter,
     /// [`table::EXECUTIONS_RUNNING`].
@@ -283,7 +310,7 @@ impl JobMeters {
             counter.inc();
         }
         if let Some(lasted) = lasted {
-            observe(&self.duration, lasted, exemplar);
+            self.duration.observe(lasted, exemplar);
         }
     }
 
@@ -296,7 +323,7 @@ impl JobMeters {
 
     /// Records a fire of the schedule whose execution was handed over so long after its instant.
     pub fn fired(&self, instant_ms: u64, late: Duration, exemplar: Option<Exemplar>) {
-        observe(&self.lateness, late, exemplar);
+        self.lateness.observe(late, exemplar);
         self.last_fire.fetch_max(instant_ms, Ordering::Relaxed);
     }
 
@@ -544,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn op_6_a_bucket_has_its_last_exemplar_for_scrapers_of_openmetrics_and_no_other_has() {
+    fn op_6_a_bucket_has_an_exemplar_of_its_last_trace_for_scrapers_of_openmetrics_and_no_other_has() {
         let meters = Meters::new("billing", 2);
         let job = meters.job(&name("a"));
         let exemplar = |byte: u8| {
@@ -553,12 +580,14 @@ mod tests {
         };
         job.fired(1, Duration::from_millis(3), exemplar(1));
         job.fired(1, Duration::from_millis(4), exemplar(2));
+        // Another one of the same trace.
+        job.fired(1, Duration::from_millis(5), exemplar(2));
         // It is not traced.
         job.fired(1, Duration::from_millis(4), None);
         job.reported(Source::Schedule, Outcome::Success, Some(Duration::from_secs(2)), exemplar(0xf3));
         let open = text(&meters, Duration::ZERO);
         for (series, le, value) in [
-            ("trigger_lateness", "0.005", format!("3 # {{trace_id=\"{}\"}} 0.004 1.5", "02".repeat(16))),
+            ("trigger_lateness", "0.005", format!("4 # {{trace_id=\"{}\"}} 0.004 1.5", "02".repeat(16))),
             ("execution_duration", "5.0", format!("1 # {{trace_id=\"{}\"}} 2.0 1.5", "f3".repeat(16))),
         ] {
             let labels = format!("registry_namespace=\"billing\",le=\"{le}\",job_name=\"a\"");

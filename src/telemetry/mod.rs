@@ -4,14 +4,15 @@
 //! spans of this crate are exported, because some spans of the libraries last as long as a session and would
 //! never be exported. [`limiter`] decides which of many similar events get a line, [`repeats`] which warnings are
 //! repetitions, [`log_filter`] for how long another filter counts, and [`ring`] how many lines are kept in memory.
-//! [`spans`] has the ids of spans, [`span_bytes`] their bytes, and [`span_queue`] takes those of executions to the
-//! collector.
+//! [`spans`] has the ids of spans, and [`span_bytes`] the bytes of those of executions. [`span_batch`] keeps them while they
+//! wait, and [`span_queue`] takes them to the collector.
 
 mod limited_lines;
 pub mod limiter;
 pub mod log_filter;
 mod repeats;
 pub mod ring;
+mod span_batch;
 pub mod span_bytes;
 pub mod span_queue;
 pub mod spans;

@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::error::Error as _;
+use std::iter::once;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,14 +32,17 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use tower::ServiceExt as _;
 
-use super::span_bytes::{push_span, request_head};
+use super::span_batch::{Batch, Chunks};
+use super::span_bytes::{Common, ExecutionSpan, request_head};
 
 /// How many spans go into one request. The same as in the libraries of OpenTelemetry.
-const PER_REQUEST: usize = 512;
-/// How many spans wait at most: some six megabytes.
+pub(super) const PER_REQUEST: usize = 512;
+/// How many spans are sent without a wait for more: several requests one after the other cost less than each of them at another time.
+pub(super) const ENOUGH: usize = 4 * 1024;
+/// How many spans wait at most: some 1.5 megabytes, without the texts of failures.
 const WAITING_MAX: usize = 16 * 1024;
-/// The memory of how many requests is kept: some 150 KB each.
-const SPARE_MAX: usize = 4;
+/// The memory of how many requests is kept: some 50 KB each.
+const SPARE_MAX: usize = ENOUGH / PER_REQUEST;
 /// How long a span waits for others at most, and how long a pause is after a collector has not answered.
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long a collector may take for a request.
@@ -47,18 +51,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Where a collector takes spans.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// The spans of one request, as bytes.
-#[derive(Debug, Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    spans: usize,
-}
-
 /// The spans that wait.
 #[derive(Debug, Default)]
 pub struct SpanQueue {
     waiting: Mutex<Waiting>,
-    /// There are enough for a request, or the process ends.
+    /// There are [`ENOUGH`], or the process ends.
     due: Notify,
     /// How many spans were not sent, and will not be.
     lost: AtomicU64,
@@ -72,12 +69,12 @@ struct Waiting {
     dropped: usize,
     is_last: bool,
     /// The memory of requests that were sent, for the next ones: fresh memory of this size costs more than to fill it.
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Batch>,
 }
 
 impl SpanQueue {
     /// Adds a span, unless the queue is full.
-    pub fn push(&self, span: &[u8]) {
+    pub fn push(&self, common: &Arc<Common>, span: &ExecutionSpan<'_>) {
         let mut waiting = self.lock();
         if waiting.spans >= WAITING_MAX {
             waiting.dropped = waiting.dropped.saturating_add(1);
@@ -85,16 +82,15 @@ impl SpanQueue {
             return;
         }
         waiting.spans += 1;
-        if waiting.batches.back().is_none_or(|batch| batch.spans >= PER_REQUEST) {
-            let bytes = waiting.spare.pop().unwrap_or_default();
-            waiting.batches.push_back(Batch { bytes, spans: 0 });
+        if waiting.batches.back().is_none_or(|batch| batch.count() >= PER_REQUEST) {
+            let batch = waiting.spare.pop().unwrap_or_default();
+            waiting.batches.push_back(batch);
         }
         if let Some(batch) = waiting.batches.back_mut() {
-            push_span(&mut batch.bytes, span);
-            batch.spans += 1;
-            if batch.spans == PER_REQUEST {
-                self.due.notify_one();
-            }
+            batch.push(common, span);
+        }
+        if waiting.spans == ENOUGH {
+            self.due.notify_one();
         }
     }
 
@@ -102,10 +98,9 @@ impl SpanQueue {
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> Vec<opentelemetry_proto::tonic::trace::v1::Span> {
         let waiting = self.lock();
-        let spans = |batch: &Batch| {
-            opentelemetry_proto::tonic::trace::v1::ScopeSpans::decode(batch.bytes.as_slice()).unwrap().spans
-        };
-        waiting.batches.iter().flat_map(spans).collect()
+        let chunks = waiting.batches.iter().flat_map(|batch| Chunks::new(&Arc::new(batch.clone())));
+        let spans = |chunk| opentelemetry_proto::tonic::trace::v1::ScopeSpans::decode(chunk).unwrap().spans;
+        chunks.flat_map(spans).collect()
     }
 
     /// How many spans were not sent, and will not be: the queue was full, or the collector did not take them.
@@ -126,28 +121,28 @@ impl SpanQueue {
     /// The next spans to send. `full`: only if there are enough for a whole request.
     fn take(&self, full: bool) -> Option<Batch> {
         let mut waiting = self.lock();
-        let is_enough = |batch: &Batch| batch.spans >= PER_REQUEST || !full || waiting.is_last;
+        let is_enough = |batch: &Batch| batch.count() >= PER_REQUEST || !full || waiting.is_last;
         if !waiting.batches.front().is_some_and(is_enough) {
             return None;
         }
         let batch = waiting.batches.pop_front()?;
-        waiting.spans = waiting.spans.saturating_sub(batch.spans);
+        waiting.spans = waiting.spans.saturating_sub(batch.count());
         Some(batch)
     }
 
     /// Keeps the memory of spans that were sent.
-    fn recycle(&self, mut bytes: Vec<u8>) {
-        bytes.clear();
+    fn recycle(&self, mut batch: Batch) {
+        batch.clear();
         let mut waiting = self.lock();
         if waiting.spare.len() < SPARE_MAX {
-            waiting.spare.push(bytes);
+            waiting.spare.push(batch);
         }
     }
 
     /// Puts spans back that were not sent.
     fn put_back(&self, batch: Batch) {
         let mut waiting = self.lock();
-        waiting.spans = waiting.spans.saturating_add(batch.spans);
+        waiting.spans = waiting.spans.saturating_add(batch.count());
         waiting.batches.push_front(batch);
     }
 
@@ -222,7 +217,7 @@ impl Sender {
                 let is_sent_again = is_passing(&status) && !is_last;
                 tracing::warn!(
                     event = "TRACES_NOT_EXPORTED",
-                    count = batch.spans,
+                    count = batch.count(),
                     is_sent_again,
                     detail = %status.message(),
                     code = ?status.code(),
@@ -231,7 +226,7 @@ impl Sender {
                 if is_sent_again {
                     queue.put_back(batch);
                 } else {
-                    queue.lose(batch.spans);
+                    queue.lose(batch.count());
                 }
                 if is_last {
                     return queue.lose(queue.lock().spans);
@@ -246,13 +241,14 @@ impl Sender {
 
     /// Gives the spans back if the collector has not taken them.
     async fn send(&self, queue: &SpanQueue, batch: Batch) -> Result<(), (Status, Batch)> {
-        let Batch { bytes, spans } = batch;
-        let bytes = Bytes::from(bytes);
-        let head = request_head(&self.resource, &self.scope, bytes.len());
+        let head = request_head(&self.resource, &self.scope, batch.len());
+        let head = framed(&head, batch.len());
+        let batch = Arc::new(batch);
+        let chunks = Chunks::new(&batch);
         // They go to the connection as they are: the codecs of the library would copy them.
-        let body = [framed(&head, bytes.len()), bytes.clone()];
         let with_body = move |request: http::Request<Body>| {
-            let frames = body.clone().map(|bytes| Ok::<_, Status>(Frame::data(bytes)));
+            let frames =
+                once(head.clone()).chain(chunks.clone()).map(|bytes| Ok::<_, Status>(Frame::data(bytes)));
             request.map(|_| Body::new(StreamBody::new(iter(frames))))
         };
         let mut request = Request::new(());
@@ -266,10 +262,10 @@ impl Sender {
         let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("it did not answer in time")));
         let answer: ExportTraceServiceResponse = match answer {
             Ok(answer) => {
-                queue.recycle(bytes.into());
+                queue.recycle(Arc::unwrap_or_clone(batch));
                 answer.into_inner()
             }
-            Err(status) => return Err((status, Batch { bytes: bytes.into(), spans })),
+            Err(status) => return Err((status, Arc::unwrap_or_clone(batch))),
         };
         if let Some(refused) = answer.partial_success
             && refused.rejected_spans > 0

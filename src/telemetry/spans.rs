@@ -3,18 +3,16 @@
 //! Ids that several processes need are computed, so no process has to tell them to another one: the trace of a fire, the parent of its spans, and
 //! the span of the first execution of each item. An instance that goes on with the work of a process that is dead links to that span.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use opentelemetry::Context;
-use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{self, SpanContext, TraceContextExt as _, TraceFlags, TraceId, TraceState};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 use sha2::{Digest as _, Sha256};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use twox_hash::XxHash64;
 
-use super::span_bytes::{Head, Ids, SpanBytes, Times};
+use super::span_bytes::{Common, Ids, SpanId, Times, Value};
 use crate::job::Item;
 
 /// The trace id of a fire is computed from bytes that begin with this, so that no other id is made from the same bytes.
@@ -38,11 +36,11 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
         hash.update(part);
     }
     let hash: [u8; 32] = hash.finalize().into();
-    let (trace, rest) = hash.split_at(16);
+    let (trace_id, rest) = hash.split_at(16);
     let (span, _) = rest.split_at(8);
     let context = SpanContext::new(
-        TraceId::from_bytes(trace.try_into().unwrap_or_default()),
-        SpanId::from_bytes(span.try_into().unwrap_or_default()),
+        TraceId::from_bytes(trace_id.try_into().unwrap_or_default()),
+        trace::SpanId::from_bytes(span.try_into().unwrap_or_default()),
         TraceFlags::SAMPLED,
         true,
         TraceState::NONE,
@@ -53,12 +51,9 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
 /// The part of a fire at one instance.
 #[derive(Debug)]
 pub struct Fire {
-    /// It ends when the last owner of this value drops it: the executions are its children, and own it.
+    /// It ends when this value is dropped.
     _span: Span,
     traced: Traced,
-    /// What its executions have in common: the bytes of their spans, and the beginning of the header `traceparent`.
-    head: Head,
-    traceparent: String,
     /// The ids of first executions are computed with it.
     seed: u64,
 }
@@ -76,20 +71,19 @@ impl Fire {
         );
         span.set_parent(fire_context(namespace, job, instant)).ok()?;
         let traced = Traced::begin(&span)?;
-        let traceparent = format!("00-{}-", traced.trace);
-        let seed = XxHash64::oneshot(0, &traced.trace.to_bytes());
-        Some(Self { _span: span, traced, head: Head::new(traced.ids(), "execution"), traceparent, seed })
+        let seed = XxHash64::oneshot(0, &traced.trace);
+        Some(Self { _span: span, traced, seed })
     }
 
     /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar. Items of one
     /// fire never have the same id: with one seed the hash gives different results for different texts of four bytes.
     pub fn first_execution(&self, item: Item) -> SpanId {
-        SpanId::from_bytes(XxHash64::oneshot(self.seed, &item.0.to_be_bytes()).to_be_bytes())
+        XxHash64::oneshot(self.seed, &item.0.to_be_bytes()).to_be_bytes()
     }
 
     /// Another execution.
     pub fn further_execution() -> SpanId {
-        RandomIdGenerator::default().new_span_id()
+        RandomIdGenerator::default().new_span_id().to_bytes()
     }
 
     /// The ids of one of its executions.
@@ -97,50 +91,15 @@ impl Fire {
         Traced { span: execution, ..self.traced }
     }
 
-    /// Begins the span of an execution, without its attributes. `false`: the fire is not sampled, and neither are its executions.
-    pub fn begin_span(&self, to: &mut SpanBytes, id: SpanId, begun: Timestamp, ended: Timestamp) -> bool {
-        if self.traced.is_sampled {
-            let times = Times { begun: nanoseconds(begun), ended: nanoseconds(ended.max(begun)) };
-            to.begin(&self.head, id.to_bytes(), times);
-        }
-        self.traced.is_sampled
+    /// The bytes that spans of executions with these attributes have in common.
+    pub fn common(&self, attributes: &[(&str, Value<'_>)]) -> Common {
+        Common::new(self.traced.ids(), "execution", attributes)
     }
 }
 
-/// An execution of a fire.
-#[derive(Debug)]
-pub struct TracedExecution {
-    fire: Arc<Fire>,
-    id: SpanId,
-}
-
-impl TracedExecution {
-    /// An execution of `fire`.
-    pub fn new(fire: &Arc<Fire>, id: SpanId) -> Self {
-        Self { fire: Arc::clone(fire), id }
-    }
-
-    /// Its ids.
-    pub fn traced(&self) -> Traced {
-        self.fire.traced(self.id)
-    }
-
-    /// W3C trace context for other programs: `traceparent`. It is text only when somebody needs it: thousands of them may wait.
-    pub fn header(&self) -> String {
-        let Self { fire, id } = self;
-        let mut span = [0; 16];
-        // It has two digits for each byte.
-        let _ = hex::encode_to_slice(id.to_bytes(), &mut span);
-        let mut header = String::with_capacity(TRACEPARENT);
-        for part in [
-            fire.traceparent.as_str(),
-            str::from_utf8(&span).unwrap_or_default(),
-            if fire.traced.is_sampled { "-01" } else { "-00" },
-        ] {
-            header.push_str(part);
-        }
-        header
-    }
+/// The times of a span. The clock may have been set back meanwhile.
+pub fn times(begun: Timestamp, ended: Timestamp) -> Times {
+    Times { begun: nanoseconds(begun), ended: nanoseconds(ended.max(begun)) }
 }
 
 fn nanoseconds(at: Timestamp) -> u64 {
@@ -150,7 +109,7 @@ fn nanoseconds(at: Timestamp) -> u64 {
 /// The ids of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traced {
-    trace: TraceId,
+    trace: [u8; 16],
     span: SpanId,
     is_sampled: bool,
 }
@@ -162,19 +121,40 @@ impl Traced {
         let span = context.span();
         let context = span.span_context();
         context.is_valid().then(|| Self {
-            trace: context.trace_id(),
-            span: context.span_id(),
+            trace: context.trace_id().to_bytes(),
+            span: context.span_id().to_bytes(),
             is_sampled: context.is_sampled(),
         })
     }
 
     /// Its trace, and itself.
     pub fn ids(&self) -> Ids {
-        (self.trace.to_bytes(), self.span.to_bytes())
+        (self.trace, self.span)
+    }
+
+    /// Whether the spans of its trace are exported.
+    pub fn is_sampled(&self) -> bool {
+        self.is_sampled
     }
 
     /// The id of its trace, if the trace is sampled: others are found nowhere.
     pub fn sampled_trace(&self) -> Option<[u8; 16]> {
-        self.is_sampled.then(|| self.trace.to_bytes())
+        self.is_sampled.then_some(self.trace)
+    }
+
+    /// W3C trace context for other programs: `traceparent`. It is text only when somebody needs it: thousands of them may wait.
+    pub fn header(&self) -> String {
+        let mut digits = [0; 48];
+        let (trace, span) = digits.split_at_mut(32);
+        // They have two digits for each byte.
+        let _ = hex::encode_to_slice(self.trace, trace);
+        let _ = hex::encode_to_slice(self.span, span);
+        let (trace, span) =
+            str::from_utf8(&digits).unwrap_or_default().split_at_checked(32).unwrap_or_default();
+        let mut header = String::with_capacity(TRACEPARENT);
+        for part in ["00-", trace, "-", span, if self.is_sampled { "-01" } else { "-00" }] {
+            header.push_str(part);
+        }
+        header
     }
 }

@@ -12,10 +12,8 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use opentelemetry_proto::tonic::trace::v1::Span as Exported;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SpanData};
-use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as tokio_mpsc;
@@ -25,8 +23,9 @@ use tonic::{Request, Response, Status};
 use tracing::Span;
 use tracing::span::{Attributes, Id};
 
-use super::span_bytes::{Head, SpanBytes, Times};
-use super::spans::{Fire, Traced, TracedExecution, fire_context};
+use super::span_bytes::{Common, ExecutionSpan, Times};
+use super::span_queue::{ENOUGH, PER_REQUEST};
+use super::spans::{Fire, Traced, fire_context};
 use super::*;
 use crate::config::{Flags, Sources, load};
 use crate::job::Item;
@@ -114,9 +113,9 @@ fn the_spans_of_a_fire_are_in_its_trace() {
         // A span that lasts as long as an instance is no part of it.
         tracing::info_span!("job").in_scope(|| {
             let fire = begin("settlement");
-            let mut span = SpanBytes::default();
-            assert!(fire.begin_span(&mut span, Fire::further_execution(), at(1), at(2)));
-            execution = Some(Exported::decode(span.bytes()).unwrap());
+            let queue = SpanQueue::default();
+            queue.push(&Arc::new(fire.common(&[])), &span(1));
+            execution = queue.waiting().pop();
         });
     });
     let execution = execution.unwrap();
@@ -134,8 +133,7 @@ fn op_15_the_first_execution_of_an_item_has_the_same_span_on_each_sidecar() {
         let mut header = String::new();
         collect(|| {
             let fire = begin(job);
-            let first = fire.first_execution(Item(item));
-            header = TracedExecution::new(&Arc::new(fire), first).header();
+            header = fire.traced(fire.first_execution(Item(item))).header();
         });
         header
     };
@@ -163,8 +161,8 @@ fn a_fire_that_is_not_sampled_leads_to_no_trace() {
         let fire = begin("settlement");
         let first = fire.first_execution(Item(3));
         assert_eq!(fire.traced(first).sampled_trace(), None);
-        assert!(!fire.begin_span(&mut SpanBytes::default(), first, at(0), at(1)));
-        assert!(TracedExecution::new(&Arc::new(fire), first).header().ends_with("-00"));
+        assert!(!fire.traced(first).is_sampled());
+        assert!(fire.traced(first).header().ends_with("-00"));
     });
 }
 
@@ -207,6 +205,24 @@ fn without_an_exporter_there_is_no_trace_context() {
     });
 }
 
+/// The span of an execution at this time.
+fn span(number: u64) -> ExecutionSpan<'static> {
+    let times = Times { begun: number, ended: number };
+    ExecutionSpan { id: [3; 8], times, item: 3, token: 7, execution_id: "one", follows: None, failure: None }
+}
+
+fn push(queue: &SpanQueue, number: usize) {
+    let common = Arc::new(Common::new(([1; 16], [2; 8]), "execution", &[]));
+    queue.push(&common, &span(u64::try_from(number).unwrap()));
+}
+
+/// The numbers of the spans in a request.
+fn numbers(request: &ExportTraceServiceRequest) -> Vec<usize> {
+    let scopes = request.resource_spans.iter().flat_map(|of_resource| &of_resource.scope_spans);
+    let spans = scopes.flat_map(|of_scope| &of_scope.spans);
+    spans.map(|span| usize::try_from(span.start_time_unix_nano).unwrap()).collect()
+}
+
 /// A configuration that exports to this address, and the traces to it.
 fn traces(endpoint: &str) -> Traces {
     let flags = Flags::from([("instance_ip", vec!["10.0.0.7".to_owned()])]);
@@ -218,10 +234,9 @@ fn traces(endpoint: &str) -> Traces {
 fn execute(traces: &Traces, executions: u32) {
     tracing::subscriber::with_default(Registry::default().with(trace_layer(&traces.provider)), || {
         let fire = begin("settlement");
+        let common = Arc::new(fire.common(&[]));
         for item in 0..executions {
-            let mut span = SpanBytes::default();
-            assert!(fire.begin_span(&mut span, fire.first_execution(Item(item)), at(1), at(2)));
-            traces.queue.push(span.bytes());
+            traces.queue.push(&common, &span(u64::from(item)));
         }
     });
 }
@@ -259,8 +274,8 @@ async fn spans_whose_connection_breaks_are_sent_again() {
     let address = listener.local_addr().unwrap();
     let sender = Sender::new(&format!("http://{address}"), "", &Resource::builder().build()).unwrap();
     let queue = SpanQueue::default();
-    for _ in 0..512 {
-        queue.push(&[]);
+    for number in 0..ENOUGH {
+        push(&queue, number);
     }
     let ((), ()) = tokio::join!(sender.run(&queue), async {
         // It greets, takes a part of the request, and vanishes.
@@ -270,7 +285,11 @@ async fn spans_whose_connection_breaks_are_sent_again() {
         drop((connection, listener));
         let (_, mut requests) = collector_at(address, Vec::new()).await;
         queue.end();
-        assert_eq!(names(&next(&mut requests).await.1).len(), 512);
+        let mut found = Vec::new();
+        for _ in 0..ENOUGH / PER_REQUEST {
+            found.extend(numbers(&next(&mut requests).await.1));
+        }
+        assert_eq!(found, (0..ENOUGH).collect::<Vec<_>>());
     });
     assert_eq!(queue.lost(), 0);
 }
@@ -364,45 +383,46 @@ async fn next_executions(requests: &mut Requests) -> usize {
 async fn many_spans_are_sent_before_the_end_in_requests_of_bounded_size() {
     let (endpoint, mut requests) = collector(Vec::new()).await;
     let traces = traces(&endpoint);
-    execute(&traces, 1_100);
-    let sizes = [next_executions(&mut requests).await, next_executions(&mut requests).await];
-    assert_eq!(sizes, [512, 512]);
+    execute(&traces, u32::try_from(ENOUGH).unwrap() + 76);
+    for _ in 0..ENOUGH / PER_REQUEST {
+        assert_eq!(next_executions(&mut requests).await, PER_REQUEST);
+    }
     finish(traces).await;
     assert_eq!(next_executions(&mut requests).await, 76);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spans_that_a_busy_collector_did_not_take_are_sent_again_and_refused_ones_are_not() {
-    for (refusal, expected) in [(Status::unavailable("busy"), 512), (Status::invalid_argument("no"), 88)] {
+    for (refusal, lost) in [(Status::unavailable("busy"), 0), (Status::invalid_argument("no"), PER_REQUEST)] {
         let (endpoint, mut requests) = collector(vec![refusal]).await;
         let sender = Sender::new(&endpoint, "token=a%20b", &Resource::builder().build()).unwrap();
         let queue = SpanQueue::default();
-        for _ in 0..600 {
-            queue.push(&[]);
+        for number in 0..ENOUGH {
+            push(&queue, number);
         }
         let ((), ()) = tokio::join!(sender.run(&queue), async {
             let (token, first) = next(&mut requests).await;
-            assert_eq!((token.as_deref(), names(&first).len()), (Some("a b"), 512));
+            assert_eq!(
+                (token.as_deref(), numbers(&first)),
+                (Some("a b"), (0..PER_REQUEST).collect::<Vec<_>>())
+            );
             // The process ends: no pause holds up what is left.
             queue.end();
-            let (_, second) = next(&mut requests).await;
-            assert_eq!(names(&second).len(), expected);
+            let mut found = Vec::new();
+            while found.len() < ENOUGH - lost {
+                found.extend(numbers(&next(&mut requests).await.1));
+            }
+            assert_eq!(found, (lost..ENOUGH).collect::<Vec<_>>());
         });
-        assert_eq!(queue.lost(), if expected == 512 { 0 } else { 512 });
+        assert_eq!(queue.lost(), u64::try_from(lost).unwrap());
     }
 }
 
 #[test]
 fn a_full_queue_drops_new_spans_and_counts_them() {
     let queue = SpanQueue::default();
-    let mut span = SpanBytes::default();
-    for number in 0..20_000_u64 {
-        span.begin(
-            &Head::new(([1; 16], [2; 8]), "execution"),
-            [3; 8],
-            Times { begun: number, ended: number },
-        );
-        queue.push(span.bytes());
+    for number in 0..20_000 {
+        push(&queue, number);
     }
     let waiting = queue.waiting();
     assert_eq!((waiting.len(), waiting.last().unwrap().start_time_unix_nano), (16_384, 16_383));

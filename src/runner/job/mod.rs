@@ -12,6 +12,7 @@ mod backlog;
 pub mod command;
 mod commits;
 mod item_locks;
+mod item_set;
 mod latches;
 mod log;
 mod measure;

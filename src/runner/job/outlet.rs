@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::job::contract::event::Event;
 use crate::reason::Reason;
-use crate::telemetry::spans::TracedExecution;
+use crate::telemetry::spans::Traced;
 
 /// An event for an application, and the trace it belongs to.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct TracedEvent {
     /// The event.
     pub event: Event,
     /// The execution that it begins, if the fire is traced.
-    pub execution: Option<TracedExecution>,
+    pub execution: Option<Traced>,
 }
 
 /// Why a stream ended.

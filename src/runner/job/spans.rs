@@ -5,21 +5,22 @@
 //! process of the sidecar had begun: those processes may be dead, so the id of that span is computed. The link leads nowhere if a Java instance
 //! has crashed, because it exports no spans.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use opentelemetry::trace::SpanId;
 
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::report::Outcome;
 use crate::excerpt::Excerpt;
 use crate::job::{InstanceId, Item, JobName};
-use crate::telemetry::span_bytes::{Attributes, SpanBytes, Value};
+use crate::telemetry::span_bytes::{Common, ExecutionSpan, SpanId, Value};
 use crate::telemetry::span_queue::SpanQueue;
-use crate::telemetry::spans::{Fire, Traced, TracedExecution};
+use crate::telemetry::spans::{Fire, Traced, times};
 use crate::tree::Path;
+
+use super::item_set::ItemSet;
 
 /// The characters of a failure's text that its span keeps.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -27,14 +28,12 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// The spans of one participant.
 pub(super) struct Spans {
     fires: Fires,
-    common: Common,
+    instance: InstanceId,
     queue: Arc<SpanQueue>,
     /// The open executions whose ids are not computed, by their items.
     further: BTreeMap<Item, Further>,
     /// The latest attempts that have failed, by their items.
     failed: BTreeMap<Item, SpanId>,
-    /// The memory for the bytes of a span.
-    bytes: SpanBytes,
 }
 
 /// The fires of the participant's job.
@@ -47,19 +46,12 @@ struct Fires {
 
 struct OpenFire {
     instant: Timestamp,
-    fire: Arc<Fire>,
+    fire: Fire,
     /// The items with open executions. Nothing else is kept of most executions: in a fire of thousands of items each one would be read from slow
     /// memory, twice.
-    items: BTreeSet<Item>,
-}
-
-/// The attributes that most executions have in common with the one before.
-struct Common {
-    job: JobName,
-    instance: InstanceId,
-    attempt: u32,
-    source: &'static str,
-    bytes: Attributes,
+    items: ItemSet,
+    /// The bytes that the last exported span has in common with others of its attempt and source.
+    common: Option<(u32, Source, Arc<Common>)>,
 }
 
 /// An open execution whose id is not computed.
@@ -75,32 +67,24 @@ impl Spans {
     pub(super) fn new(namespace: &Path, job: &JobName, instance: &InstanceId, queue: Arc<SpanQueue>) -> Self {
         Self {
             fires: Fires { namespace: namespace.to_string(), job: job.clone(), open: Vec::new() },
-            common: Common {
-                job: job.clone(),
-                instance: instance.clone(),
-                attempt: 0,
-                source: "",
-                bytes: Attributes::new(&[]),
-            },
+            instance: instance.clone(),
             queue,
             further: BTreeMap::new(),
             failed: BTreeMap::new(),
-            bytes: SpanBytes::default(),
         }
     }
 
     /// An execution begins, or goes on over another stream. `None`: nothing is exported.
-    pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<TracedExecution> {
+    pub(super) fn execute(&mut self, now: Timestamp, execute: &Execute) -> Option<Traced> {
         let item = execute.item;
         let fire = self.fires.begin(execute.scheduled, item)?;
         if is_first(execute) {
             self.failed.remove(&item);
-            let id = fire.first_execution(item);
-            return Some(TracedExecution::new(fire, id));
+            return Some(fire.traced(fire.first_execution(item)));
         }
         let known = self.further.get(&item).filter(|known| known.execution_id == execute.execution_id);
         if let Some(known) = known {
-            return Some(TracedExecution::new(fire, known.id));
+            return Some(fire.traced(known.id));
         }
         let failed = self.failed.remove(&item).filter(|_| execute.attempt > 1);
         let id = Fire::further_execution();
@@ -111,7 +95,7 @@ impl Spans {
             begun: now,
         };
         self.further.insert(item, further);
-        Some(TracedExecution::new(fire, id))
+        Some(fire.traced(id))
     }
 
     /// The application has reported the execution that it began with this message. Returns its span.
@@ -140,7 +124,8 @@ impl Spans {
     /// Exports the span of an execution if its fire is sampled, and returns its ids. `None`: it was exported before.
     fn export(&mut self, now: Timestamp, sent: &Execute, failure: Option<&str>) -> Option<Traced> {
         let item = sent.item;
-        let fire = self.fires.end(sent.scheduled, item)?;
+        let open = self.fires.end(sent.scheduled, item)?;
+        let fire = &open.fire;
         let (id, follows, begun) = if is_first(sent) {
             (fire.first_execution(item), None, sent.fired)
         } else {
@@ -150,35 +135,36 @@ impl Spans {
         if failure.is_some() {
             self.failed.insert(item, id);
         }
-        let span = &mut self.bytes;
-        if fire.begin_span(span, id, begun, now) {
-            span.add_all(self.common.of(sent.attempt, word(sent.source)));
-            span.add_text_of("item", item);
-            span.add("execution.id", Value::Text(&sent.execution_id));
-            span.add("fencing.token", Value::Number(sent.token.0));
-            if let Some(follows) = follows {
-                span.link_to(fire.traced(follows).ids());
-            }
-            if let Some(failure) = failure {
-                span.fail(&Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
-            }
-            self.queue.push(span.bytes());
+        let traced = fire.traced(id);
+        if traced.is_sampled() {
+            let failure = failure.map(|failure| Excerpt::of_length(failure, MESSAGE_CHARS_MAX).into_string());
+            let span = ExecutionSpan {
+                id,
+                times: times(begun, now),
+                item: item.0,
+                token: sent.token.0,
+                execution_id: &sent.execution_id,
+                follows: follows.map(|follows| fire.traced(follows).ids()),
+                failure: failure.as_deref(),
+            };
+            self.queue.push(open.common(&self.instance, sent), &span);
         }
-        Some(fire.traced(id))
+        self.fires.close();
+        Some(traced)
     }
 }
 
 impl Fires {
     /// The fire of an instant, for an execution of an item that begins. `None`: nothing is exported.
-    fn begin(&mut self, instant: Timestamp, item: Item) -> Option<&Arc<Fire>> {
+    fn begin(&mut self, instant: Timestamp, item: Item) -> Option<&Fire> {
         // An item has one execution at a time.
         for other in self.open.iter_mut().filter(|other| other.instant != instant) {
-            other.items.remove(&item);
+            other.items.remove(item);
         }
         if self.open.iter().all(|open| open.instant != instant) {
-            let fire = Arc::new(Fire::begin(&self.namespace, self.job.as_str(), instant)?);
+            let fire = Fire::begin(&self.namespace, self.job.as_str(), instant)?;
             self.open.retain(|open| !open.items.is_empty());
-            self.open.push(OpenFire { instant, fire, items: BTreeSet::new() });
+            self.open.push(OpenFire { instant, fire, items: ItemSet::default(), common: None });
         }
         let open = self.open.iter_mut().find(|open| open.instant == instant)?;
         open.items.insert(item);
@@ -186,33 +172,33 @@ impl Fires {
     }
 
     /// The fire of an execution that ends. `None`: it is not open.
-    fn end(&mut self, instant: Timestamp, item: Item) -> Option<Arc<Fire>> {
-        let place = self.open.iter().position(|open| open.instant == instant)?;
-        let is_last = place + 1 == self.open.len();
-        let open = self.open.get_mut(place)?;
-        if !open.items.remove(&item) {
-            return None;
-        }
-        let fire = Arc::clone(&open.fire);
-        if open.items.is_empty() && !is_last {
-            self.open.remove(place);
-        }
-        Some(fire)
+    fn end(&mut self, instant: Timestamp, item: Item) -> Option<&mut OpenFire> {
+        let open = self.open.iter_mut().find(|open| open.instant == instant)?;
+        open.items.remove(item).then_some(open)
+    }
+
+    /// Ends the fires without open executions, but not the one that began last.
+    fn close(&mut self) {
+        let Some(last) = self.open.last().map(|last| last.instant) else { return };
+        self.open.retain(|open| open.instant == last || !open.items.is_empty());
     }
 }
 
-impl Common {
-    fn of(&mut self, attempt: u32, source: &'static str) -> &Attributes {
-        if (self.attempt, self.source) != (attempt, source) {
-            (self.attempt, self.source) = (attempt, source);
-            self.bytes = Attributes::new(&[
-                ("job.name", Value::Text(self.job.as_str())),
-                ("instance.id", Value::Text(self.instance.as_str())),
-                ("attempt", Value::Number(i64::from(attempt))),
-                ("source", Value::Text(source)),
+impl OpenFire {
+    /// The bytes that the span of this execution has in common with others.
+    fn common(&mut self, instance: &InstanceId, sent: &Execute) -> &Arc<Common> {
+        let Execute { attempt, source, configuration, .. } = sent;
+        let known = self.common.take().filter(|(of, from, _)| (of, from) == (attempt, source));
+        let (.., common) = self.common.insert(known.unwrap_or_else(|| {
+            let common = self.fire.common(&[
+                ("job.name", Value::Text(configuration.job_name.as_str())),
+                ("instance.id", Value::Text(instance.as_str())),
+                ("attempt", Value::Number(i64::from(*attempt))),
+                ("source", Value::Text(word(*source))),
             ]);
-        }
-        &self.bytes
+            (*attempt, *source, Arc::new(common))
+        }));
+        common
     }
 }
 
@@ -321,13 +307,13 @@ mod tests {
             let mut spans = spans("10.0.0.1@-@1", queue);
             let first = Execute { fired: at(3), ..execution("one", Source::Misfire, 1) };
             let one = spans.execute(at(3), &first).unwrap();
-            let (traced, header) = (one.traced(), one.header());
+            let header = one.header();
             assert!(
                 header.starts_with("00-d386cfd9e5d126d8664436bb2a751b25-") && header.ends_with("-01"),
                 "{header}"
             );
             assert_eq!(
-                traced.ids().0,
+                one.ids().0,
                 spans.fires.begin(at(0), Item(2)).unwrap().traced(Fire::further_execution()).ids().0
             );
             spans.reported(at(8), &first, &Outcome::Failure("no such account\nat line 3".to_owned()));
@@ -450,7 +436,7 @@ mod tests {
                     let execute = execute(id, attempt);
                     let begun = spans.execute(at(0), &execute).expect("its ids");
                     let failure = Outcome::Failure(String::new());
-                    assert_eq!(spans.reported(at(0), &execute, &failure), Some(begun.traced()));
+                    assert_eq!(spans.reported(at(0), &execute, &failure), Some(begun));
                 }
             });
             let (one, of_one) = ids(&found, "one");
@@ -492,7 +478,7 @@ mod tests {
             let mut before = spans("10.0.0.1@-@1", queue);
             let begun = before.execute(at(0), &one).unwrap();
             let again = before.execute(at(1), &resumed).unwrap();
-            assert_eq!((again.traced(), again.header()), (begun.traced(), begun.header()));
+            assert_eq!((again, again.header()), (begun, begun.header()));
             before.end(at(1), [&one].into_iter());
         });
         let (first, links) = ids(&found, "one");
@@ -502,7 +488,7 @@ mod tests {
             for execute in [restored(one.clone()), restored(execution("retry", Source::Schedule, 2))] {
                 let mut after = spans("10.0.0.1@-@1", queue);
                 let begun = after.execute(at(1), &execute).unwrap();
-                assert_eq!(after.execute(at(1), &execute).unwrap().traced(), begun.traced());
+                assert_eq!(after.execute(at(1), &execute).unwrap(), begun);
                 after.end(at(2), [&execute].into_iter());
             }
         });
@@ -531,7 +517,7 @@ mod tests {
             let mut spans = spans("10.0.0.1@-@1", queue);
             for execute in [execution("one", Source::Schedule, 1), unmonitored("two", 1)] {
                 let begun = spans.execute(at(0), &execute).unwrap();
-                assert_eq!(spans.reported(at(0), &execute, &Outcome::Success), Some(begun.traced()));
+                assert_eq!(spans.reported(at(0), &execute, &Outcome::Success), Some(begun));
                 assert_eq!(spans.reported(at(0), &execute, &Outcome::Success), None);
             }
             assert_eq!((spans.further.len(), spans.failed.len()), (0, 0));

@@ -39,7 +39,6 @@ use crate::runner::session::lease::Lease;
 use crate::runner::shared::Shared;
 use crate::runner::turns::Turn;
 use crate::telemetry;
-use crate::telemetry::spans::TracedExecution;
 use crate::tree::{Path, Transaction};
 
 use super::backlog::Backlog;
@@ -530,8 +529,7 @@ impl Task {
         {
             execution = spans.execute(now.wall, execute);
         }
-        let traced = execution.as_ref().map(TracedExecution::traced);
-        self.measure.event(now, &event, traced.as_ref());
+        self.measure.event(now, &event, execution.as_ref());
         if self.backlog.is_open() {
             self.is_attached |= matches!(event, Event::Attached { .. });
             self.backlog.push(TracedEvent { event, execution });
