@@ -103,6 +103,12 @@ impl SpanQueue {
         chunks.flat_map(spans).collect()
     }
 
+    /// Whether spans are sent without a wait for more. Asked once.
+    #[cfg(test)]
+    pub(super) fn is_due(&self) -> bool {
+        futures::FutureExt::now_or_never(self.due.notified()).is_some()
+    }
+
     /// How many spans were not sent, and will not be: the queue was full, or the collector did not take them.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)

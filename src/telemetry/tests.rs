@@ -383,10 +383,12 @@ async fn next_executions(requests: &mut Requests) -> usize {
 async fn many_spans_are_sent_before_the_end_in_requests_of_bounded_size() {
     let (endpoint, mut requests) = collector(Vec::new()).await;
     let traces = traces(&endpoint);
-    execute(&traces, u32::try_from(ENOUGH).unwrap() + 76);
+    execute(&traces, u32::try_from(ENOUGH).unwrap());
     for _ in 0..ENOUGH / PER_REQUEST {
         assert_eq!(next_executions(&mut requests).await, PER_REQUEST);
     }
+    // They may wait in the memory of those that were sent.
+    execute(&traces, 76);
     finish(traces).await;
     assert_eq!(next_executions(&mut requests).await, 76);
 }
@@ -416,6 +418,21 @@ async fn spans_that_a_busy_collector_did_not_take_are_sent_again_and_refused_one
         });
         assert_eq!(queue.lost(), u64::try_from(lost).unwrap());
     }
+}
+
+#[test]
+fn spans_are_sent_when_enough_of_them_wait_or_none_comes_any_more() {
+    let queue = SpanQueue::default();
+    for number in 1..ENOUGH {
+        push(&queue, number);
+    }
+    assert!(!queue.is_due());
+    push(&queue, 0);
+    assert!(queue.is_due());
+    push(&queue, 0);
+    assert!(!queue.is_due());
+    queue.end();
+    assert!(queue.is_due());
 }
 
 #[test]
