@@ -169,8 +169,8 @@ mod tests {
     use opentelemetry_proto::tonic::trace::v1::{ScopeSpans, Span};
     use prost::Message as _;
 
-    use super::super::span_bytes::Value;
     use super::*;
+    use crate::telemetry::span_bytes::Value;
 
     fn common(job: &str) -> Arc<Common> {
         Arc::new(Common::new(([7; 16], [3; 8]), "execution", &[("job.name", Value::Text(job))]))
