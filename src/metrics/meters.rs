@@ -32,10 +32,10 @@ use crate::job::JobName;
 const KEPT: Duration = Duration::from_secs(60 * 60);
 
 /// From 1 ms, the best that a schedule can expect, to 5 min.
-static LATENESS: [f64; 16] =
+const LATENESS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 300.0];
 /// From 10 ms to 6 h: executions are seconds of work, or a night's.
-static DURATION: [f64; 16] = [
+const DURATION: [f64; 16] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0,
     21_600.0,
 ];

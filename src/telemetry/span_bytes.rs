@@ -319,11 +319,12 @@ fn delimited_len(len: usize) -> usize {
 
 #[inline]
 fn varint_len(number: u64) -> usize {
-    // Seven bits a byte; zero has one byte, too.
+    // Zero has a byte, too.
     if number < 0x80 {
         return 1;
     }
-    usize::try_from((u64::BITS - (number | 1).leading_zeros()).div_ceil(7)).unwrap_or_default()
+    // Seven bits a byte.
+    usize::try_from((u64::BITS - number.leading_zeros()).div_ceil(7)).unwrap_or_default()
 }
 
 #[cfg(test)]

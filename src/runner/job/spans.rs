@@ -163,8 +163,8 @@ impl Fires {
         }
         if self.open.iter().all(|open| open.instant != instant) {
             let fire = Fire::begin(&self.namespace, self.job.as_str(), instant)?;
-            self.open.retain(|open| !open.items.is_empty());
             self.open.push(OpenFire { instant, fire, items: ItemSet::default(), common: None });
+            self.close();
         }
         let open = self.open.iter_mut().find(|open| open.instant == instant)?;
         open.items.insert(item);
