@@ -51,8 +51,8 @@ pub fn fire_context(namespace: &str, job: &str, instant: Timestamp) -> Context {
 /// The part of a fire at one instance.
 #[derive(Debug)]
 pub struct Fire {
-    /// It ends when this value is dropped.
-    _span: Span,
+    /// `None`: it has ended.
+    span: Option<Span>,
     traced: Traced,
     /// The ids of first executions are computed with it.
     seed: u64,
@@ -72,7 +72,12 @@ impl Fire {
         span.set_parent(fire_context(namespace, job, instant)).ok()?;
         let traced = Traced::begin(&span)?;
         let seed = XxHash64::oneshot(0, &traced.trace);
-        Some(Self { _span: span, traced, seed })
+        Some(Self { span: Some(span), traced, seed })
+    }
+
+    /// Ends its span. Later executions of the fire have the same parent.
+    pub fn end(&mut self) {
+        drop(self.span.take());
     }
 
     /// The first execution of an item for the fire, which retries and failovers of the item come from: the same on each sidecar. Items of one

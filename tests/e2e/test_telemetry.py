@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+import sidekeeper
 import yaml
 
 from support.collector import Collector
@@ -102,6 +103,17 @@ def test_op_15_a_retry_and_a_failover_link_to_the_executions_that_they_go_on_fro
     for retry in again:
         assert retry.links == (attempts[retry.trace, retry.attributes["item"], "1"].span,)
     assert {one.links for one in executions if one not in again and one.attributes["source"] == "Schedule"} == {()}
+
+
+def test_the_span_of_a_fire_ends_with_its_executions_and_does_not_wait_for_the_next_fire(fleet: Fleet) -> None:
+    collector = Collector(fleet.folder)
+    fleet.processes.append(collector)
+    sidecar = fleet.sidecar(1, options=["--otlp-endpoint", collector.endpoint])
+    application = fleet.application(sidecar, cron=NEVER)
+    fleet.settle(application)
+    sidekeeper.trigger(JOB, endpoint=f"unix://{sidecar.socket}")
+    spans = eventually("its span", lambda: [span for span in collector.spans() if span.name == "fire"])
+    assert [span.trace for span in spans] == [application.events("end")[0]["traceparent"].split("-")[1]]
 
 
 class BadCollector:

@@ -40,7 +40,7 @@ pub(super) struct Spans {
 struct Fires {
     namespace: String,
     job: JobName,
-    /// Those with open executions, and at the end the one that began last.
+    /// Those with open executions, and at the end the one that began last, whose span may have ended.
     open: Vec<OpenFire>,
 }
 
@@ -114,6 +114,11 @@ impl Spans {
         self.export(now, sent, Some("the session was lost during the execution"));
     }
 
+    /// The participant has made a step, and its effects are performed: an execution that follows another one in the same step has begun.
+    pub(super) fn stepped(&mut self) {
+        self.fires.close();
+    }
+
     /// The participant has ended. Nobody reports the executions that it leaves.
     pub(super) fn end<'a>(&mut self, now: Timestamp, left: impl Iterator<Item = &'a Execute>) {
         for sent in left {
@@ -149,7 +154,6 @@ impl Spans {
             };
             self.queue.push(open.common(&self.instance, sent), &span);
         }
-        self.fires.close();
         Some(traced)
     }
 }
@@ -164,7 +168,6 @@ impl Fires {
         if self.open.iter().all(|open| open.instant != instant) {
             let fire = Fire::begin(&self.namespace, self.job.as_str(), instant)?;
             self.open.push(OpenFire { instant, fire, items: ItemSet::default(), common: None });
-            self.close();
         }
         let open = self.open.iter_mut().find(|open| open.instant == instant)?;
         open.items.insert(item);
@@ -177,10 +180,11 @@ impl Fires {
         open.items.remove(item).then_some(open)
     }
 
-    /// Ends the fires without open executions, but not the one that began last.
+    /// Ends the fires without open executions, and forgets them, but not the one that began last: its items may have retries.
     fn close(&mut self) {
         let Some(last) = self.open.last().map(|last| last.instant) else { return };
         self.open.retain(|open| open.instant == last || !open.items.is_empty());
+        self.open.iter_mut().filter(|open| open.items.is_empty()).for_each(|open| open.fire.end());
     }
 }
 
@@ -352,6 +356,45 @@ mod tests {
     }
 
     #[test]
+    fn a_fire_ends_when_none_of_its_executions_is_open() {
+        let both = [1, 2].map(|item| Execute { item: Item(item), ..execution("one", Source::Schedule, 1) });
+        let ended = |reports: usize| {
+            let mut kept = None;
+            let found = collect(|| {
+                let mut spans = spans("10.0.0.1@-@1", &Arc::default());
+                for one in &both {
+                    spans.execute(at(0), one);
+                }
+                spans.stepped();
+                for one in both.iter().take(reports) {
+                    spans.reported(at(1), one, &Outcome::Success);
+                    spans.stepped();
+                }
+                kept = Some(spans);
+            });
+            found.len()
+        };
+        assert_eq!([0, 1, 2].map(ended), [0, 0, 1]);
+    }
+
+    #[test]
+    fn a_retry_has_the_parent_of_the_attempt_before_though_the_fire_has_ended() {
+        let queue = Arc::new(SpanQueue::default());
+        let fires = collect(|| {
+            let mut spans = spans("10.0.0.1@-@1", &queue);
+            for (id, attempt) in [("one", 1), ("two", 2)] {
+                let execute = execution(id, Source::Schedule, attempt);
+                spans.execute(at(0), &execute);
+                spans.reported(at(0), &execute, &Outcome::Failure(String::new()));
+                spans.stepped();
+            }
+        });
+        let [fire] = fires.as_slice() else { panic!("{fires:?}") };
+        let parents: Vec<_> = queue.waiting().into_iter().map(|span| span.parent_span_id).collect();
+        assert_eq!(parents, [fire.span_context.span_id().to_bytes(); 2]);
+    }
+
+    #[test]
     fn executions_that_a_participant_leaves_are_exported_when_it_ends() {
         let found = exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
@@ -385,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_span_of_a_fire_ends_after_its_last_execution_if_another_fire_has_begun() {
+    fn a_fire_with_open_executions_is_known_though_another_one_has_begun() {
         exported(|queue| {
             let mut spans = spans("10.0.0.1@-@1", queue);
             let of = |ms, item| Execute {
@@ -399,16 +442,21 @@ mod tests {
             for execute in [of(0, 1), of(0, 2), of(5, 3)] {
                 spans.execute(at(9), &execute);
             }
+            spans.stepped();
             assert_eq!(instants(&spans), [(at(0), 2), (at(5), 1)]);
             spans.reported(at(9), &of(5, 3), &Outcome::Success);
             spans.reported(at(9), &of(0, 1), &Outcome::Success);
+            spans.stepped();
             assert_eq!(instants(&spans), [(at(0), 1), (at(5), 0)]);
             spans.reported(at(9), &of(0, 2), &Outcome::Success);
+            spans.stepped();
             assert_eq!(instants(&spans), [(at(5), 0)]);
             spans.execute(at(9), &of(7, 1));
+            spans.stepped();
             assert_eq!(instants(&spans), [(at(7), 1)]);
             // The next execution of an item says that the one before is over, even if nobody has said so.
             spans.execute(at(9), &of(8, 1));
+            spans.stepped();
             assert_eq!(instants(&spans), [(at(8), 1)]);
         });
     }

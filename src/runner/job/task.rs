@@ -200,6 +200,9 @@ impl Task {
         for effect in effects {
             self.perform(now, effect);
         }
+        if let Some(spans) = &mut self.spans {
+            spans.stepped();
+        }
         self.measure.stepped(&self.participant);
     }
 
