@@ -8,12 +8,15 @@ use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
 use tokio::time::timeout;
 
-use crate::registries::{PATIENCE, View, commit, exists, hold, next, next_snapshot, path, reaches, settings};
+use crate::registries::{
+    PATIENCE, View, commit, exists, hold, next, next_snapshot, open_eventually, path, patient, reaches,
+    settings,
+};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 
 async fn open(settings: Settings) -> Arc<dyn Session> {
-    ZooKeeper::new(settings).unwrap().open().await.unwrap()
+    open_eventually(&ZooKeeper::new(settings).unwrap()).await.unwrap()
 }
 
 /// A proxy before the shared server, settings for a session through it, and a session beside it.
@@ -21,7 +24,7 @@ async fn behind_a_proxy(test: &str) -> (Proxy, Settings, Arc<dyn Session>) {
     let server = Server::shared();
     let proxy = Proxy::start(server.port()).await;
     let through = settings(&format!("{}/{test}", proxy.address()));
-    let beside = open(settings(&format!("{}/{test}", server.address()))).await;
+    let beside = open(patient(settings(&format!("{}/{test}", server.address())))).await;
     (proxy, through, beside)
 }
 

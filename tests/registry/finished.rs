@@ -15,7 +15,7 @@ use sidekeeper::registry::{Error, Session};
 use sidekeeper::runner::admin::{Namespace, housekeeping};
 use sidekeeper::runner::clock::Clock;
 use sidekeeper::sidecar::Sidecar;
-use sidekeeper::tree::{Operation, Path};
+use sidekeeper::tree::{Operation, Path, Transaction};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -113,6 +113,23 @@ impl World {
         timeout(PATIENCE, removed).await.expect("the job is not removed");
     }
 
+    /// The removal of the job after its time, not committed. Notes the end of the job before, again after ZooKeeper has
+    /// deleted an empty container.
+    async fn removal(&self) -> Transaction {
+        let name = JobName::parse(JOB).unwrap();
+        let (paths, own_paths) = (JobPaths::new(&self.root, &name), ExtensionPaths::new(&self.root, &name));
+        loop {
+            self.sweep(0).await;
+            let nodes = self.session.subtree(paths.root()).await.unwrap();
+            let own = self.session.subtree(own_paths.root()).await.unwrap();
+            let read = Nodes { paths: &paths, own_paths: &own_paths, nodes, own };
+            let later = self.now().await + 11 * MINUTE;
+            if let Step::Remove(removal) = read.next_step(later, None, self.clock.now()) {
+                return removal;
+            }
+        }
+    }
+
     async fn has(&self, node: &str) -> bool {
         exists(&*self.session, node).await
     }
@@ -176,16 +193,7 @@ async fn an_instance_that_registers_in_the_same_moment_keeps_its_job(registry: T
     let world = World::start(&registry).await;
     let application = world.attach().await;
     world.execute(application).await;
-    world.sweep(0).await;
-    let name = JobName::parse(JOB).unwrap();
-    let (paths, own_paths) = (JobPaths::new(&world.root, &name), ExtensionPaths::new(&world.root, &name));
-    let nodes = world.session.subtree(paths.root()).await.unwrap();
-    let own = world.session.subtree(own_paths.root()).await.unwrap();
-    let read = Nodes { paths: &paths, own_paths: &own_paths, nodes, own };
-    let later = world.now().await + 11 * MINUTE;
-    let Step::Remove(removal) = read.next_step(later, None, world.clock.now()) else {
-        panic!("its time is not over")
-    };
+    let removal = timeout(PATIENCE, world.removal()).await.expect("its time is not over");
     let application = world.attach().await;
     let refused = world.session.commit(removal).await.unwrap_err().error;
     // The instance may have deleted a node of the removal.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
-use sidekeeper::registry::{Registry, Session, SessionState};
+use sidekeeper::registry::{Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation};
 
-use crate::registries::{commit, exists, path, reaches, settings};
+use crate::registries::{commit, exists, open_eventually, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 
 async fn open(settings: Settings) -> Arc<dyn Session> {
-    ZooKeeper::new(settings).unwrap().open().await.unwrap()
+    open_eventually(&ZooKeeper::new(settings).unwrap()).await.unwrap()
 }
 
 fn with_long_timeouts(connect: &str) -> Settings {

@@ -9,7 +9,7 @@ use sidekeeper::registry::{Error, Registry, Session, SessionKey, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, SessionId, WatchEvent};
 use tokio::time::{sleep, timeout};
 
-use crate::registries::{PATIENCE, commit, exists, next, path, reaches, settings};
+use crate::registries::{PATIENCE, commit, exists, next, open_eventually, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 
@@ -47,7 +47,7 @@ impl DyingProcess {
             change(&mut settings);
             ZooKeeper::new(settings).unwrap()
         };
-        let session = at(&proxy.address()).open().await.unwrap();
+        let session = open_eventually(&at(&proxy.address())).await.unwrap();
         Self { session, proxy, next: at(&server.address()) }
     }
 
@@ -63,11 +63,20 @@ impl DyingProcess {
     }
 }
 
+/// For a session that must not expire before another process resumes it, though the machine stalls.
+fn long_timeout(settings: &mut Settings) {
+    settings.session_timeout = 2 * PATIENCE;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_resumed_by_another_process() {
     for digest in [None, Some("me:secret".to_owned())] {
         let test = if digest.is_some() { "goes_on_with_digest" } else { "goes_on" };
-        let process = DyingProcess::of(test, |settings| settings.digest.clone_from(&digest)).await;
+        let change = |settings: &mut Settings| {
+            long_timeout(settings);
+            settings.digest.clone_from(&digest);
+        };
+        let process = DyingProcess::of(test, change).await;
         commit(&*process.session, vec![ephemeral("/mine")]).await;
         let created = process.session.get(&path("/mine")).await.unwrap().unwrap().stat;
         let key = process.key().await;
@@ -85,7 +94,7 @@ async fn a_session_is_resumed_by_another_process() {
         assert!(matches!(next(&mut watch).await, WatchEvent::Changes(changes) if changes.len() == 1));
         // The session can be resumed again.
         assert_eq!(session.key().await.as_ref(), Some(&key));
-        let other = process.next.open().await.unwrap();
+        let other = open_eventually(&process.next).await.unwrap();
         assert!(exists(&*other, "/mine").await);
         timeout(PATIENCE, session.close()).await.expect("to close");
         assert!(!exists(&*other, "/mine").await && !exists(&*other, "/more").await);
@@ -95,7 +104,6 @@ async fn a_session_is_resumed_by_another_process() {
 /// The connection may have broken before, and may be restored at any moment: a session that is dropped then would end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abandoned_session_can_be_resumed() {
-    let long_timeout = |settings: &mut Settings| settings.session_timeout = 2 * PATIENCE;
     for moment in 0..60 {
         let DyingProcess { session, proxy, next } = DyingProcess::of("abandoned", long_timeout).await;
         commit(&*session, vec![ephemeral("/mine")]).await;
@@ -142,7 +150,7 @@ async fn an_ended_session_and_a_wrong_password_are_refused() {
     assert!(is_refused(&process.next, &unknown).await);
     // The server has closed the connection of the true owner; the session goes on.
     reaches(&*process.session, SessionState::Connected).await;
-    let other = process.next.open().await.unwrap();
+    let other = open_eventually(&process.next).await.unwrap();
     assert!(exists(&*other, "/mine").await);
     process.die().await;
     let mut watch = other.watch(&path("/mine"), Arc::new(|_| true)).await.unwrap();
@@ -154,7 +162,7 @@ async fn an_ended_session_and_a_wrong_password_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_registry_does_not_end_the_session() {
-    let process = DyingProcess::of("is_away", |_| ()).await;
+    let process = DyingProcess::of("is_away", long_timeout).await;
     let key = process.key().await;
     process.die().await;
     let unreachable = ZooKeeper::new(settings(&process.proxy.address())).unwrap();
