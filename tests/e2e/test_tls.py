@@ -50,6 +50,7 @@ class Secured:
     def sidecar(self, *allow: str, listen: str = "", further: Sequence[str] = ()) -> Sidecar:
         sidecar = self.fleet.sidecar(1, options=[*self.options(*allow, listen=listen), *further])
         eventually("it serves", lambda: f":{self.port}" in sidecar.log.read_text())
+        eventually("a session", lambda: "session opened" in sidecar.log.read_text())
         return sidecar
 
     @contextmanager
@@ -233,7 +234,7 @@ def test_op_4_doctor_names_a_certificate_that_expires_until_it_is_renewed(secure
         return [round((end - time.time()) / 86400) for end in ends]
 
     def found() -> tuple[list[str], int]:
-        call = [str(binary), "doctor", "--without-jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
+        call = [str(binary), "doctor", "--skip", "jobs", "--json", "--endpoint", f"unix://{sidecar.socket}"]
         ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE, check=False)
         checks = [json.loads(line) for line in ended.stdout.splitlines()]
         assert len(checks) > 5, ended.stderr
