@@ -26,8 +26,8 @@ use crate::runner::shared::Shared;
 
 use super::{convert, size, version};
 
-/// Characters of the registry's last error in a message to an application.
-const TROUBLE_CHARS_MAX: usize = 300;
+/// Characters of the registry's last error in a message to an application or an operator.
+pub(super) const TROUBLE_CHARS_MAX: usize = 300;
 
 /// An event of a stream as a message. `shared` has the clock, because the core has some times only as
 /// remaining or monotonic times, and the registry's last error.

@@ -27,6 +27,9 @@ use super::status;
 /// The most findings of a job in its check: more than a person reads. `ExplainJob` has all.
 const FINDINGS_MAX: usize = 20;
 
+/// Characters of the message of a check: a sentence, and the reasons of several servers.
+const MESSAGE_CHARS_MAX: usize = 2_000;
+
 /// A check as the API has it.
 pub fn check_to_message(check: &Check) -> proto::CheckDeploymentResponse {
     let (outcome, findings) = match &check.result {
@@ -117,7 +120,7 @@ fn trouble_to_message(trouble: &Trouble) -> proto::Finding {
         code: trouble.code().to_owned(),
         severity: severity(trouble.severity()).into(),
         subject: None,
-        message: Excerpt::of(&trouble.message()).into_string(),
+        message: Excerpt::of_length(&trouble.message(), MESSAGE_CHARS_MAX).into_string(),
         remedy: trouble.remedy().to_owned(),
         paths: Vec::new(),
         since: None,

@@ -28,7 +28,7 @@ use crate::telemetry::log_filter::{FilterError, LogFilter};
 use crate::telemetry::ring;
 
 use super::convert::InvalidRequest;
-use super::event::{duration, timestamp};
+use super::event::{TROUBLE_CHARS_MAX, duration, timestamp};
 use super::{audit, version};
 
 /// The most instances in an error, which is sent in headers.
@@ -192,7 +192,7 @@ impl Sidecars {
             session_id: session.as_ref().map(|session| session.id().to_string()).unwrap_or_default(),
             session_timeout: timeout.filter(|timeout| *timeout < Duration::MAX).and_then(duration),
             remaining_lease: proof.and_then(|proof| duration(proof.until.saturating_sub(now.mono))),
-            trouble: Excerpt::of(&shared.trouble.borrow().trouble).into_string(),
+            trouble: Excerpt::of_length(&shared.trouble.borrow().trouble, TROUBLE_CHARS_MAX).into_string(),
             draining: *self.draining.borrow(),
             instances: instances
                 .into_iter()

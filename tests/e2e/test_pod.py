@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.doctor import codes, doctor, outcomes
+from support.doctor import codes, doctor, findings, outcomes
 from support.processes import ROOT
 
 
@@ -69,6 +69,7 @@ def test_op_4_each_fault_of_a_pod_is_named(
     file = written(manifest)
     assert codes("--pod", file) == ([code], status)
     assert codes("--pod", file, "--strict") == ([code], 2)
+    assert not any(finding["message"].endswith("...") for finding in findings("--pod", file))
 
 
 def test_a_file_that_has_no_pod_is_refused_with_its_name(written: Callable[[object], str], tmp_path: Path) -> None:
@@ -82,4 +83,4 @@ def test_a_file_that_has_no_pod_is_refused_with_its_name(written: Callable[[obje
         ended = doctor("--pod", file)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert f"{file}: {reason}" in ended.stderr
-    assert doctor("--pod", str(no_json), "--without-jobs").returncode == 64
+    assert doctor("--pod", str(no_json), "--skip", "jobs").returncode == 64
