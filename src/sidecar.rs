@@ -37,7 +37,8 @@ use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Served, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
-use crate::config::{Config, Listen, ListenAddress, Rights, Who};
+use crate::config::settings::{self, Setting};
+use crate::config::{Config, Listen, ListenAddress, Rights, Roles, Who};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::credential_file::{CertificateEnd, CertificateEnds};
@@ -268,13 +269,11 @@ impl Sidecar {
         if let Some(files) = tls_files {
             server_tasks.push(spawn(until_stop(files.keep(clock.clone()), stopped.clone())));
         }
-        let has_token = config.token.is_some() || config.token_file.is_some();
-        let admission =
-            Admission::new(&config.allow, geteuid().as_raw(), has_token).with_certificates(&config.tls_allow);
-        if !has_token && let Some(any) = config.allow.iter().find(|allowed| allowed.who == Who::AnyLocalUser)
-        {
+        let admission = Admission::new(&config.allow, geteuid().as_raw(), has_token(&config))
+            .with_certificates(&config.tls_allow);
+        if let Some(roles) = roles_of_any_user(&config) {
             warn!(event = "LISTENER_OPEN",
-                roles = %any.roles,
+                %roles,
                 "every user of this machine may call this sidecar, because `allow` has `any-local-user`"
             );
         }
@@ -375,7 +374,31 @@ impl Sidecar {
     }
 }
 
-/// The settings that leave the password or the nodes open, and the session's timeout.
+/// Whether callers need a token.
+fn has_token(config: &Config) -> bool {
+    config.token.is_some() || config.token_file.is_some()
+}
+
+/// What every user of this machine may do without a token. `None`: nothing.
+fn roles_of_any_user(config: &Config) -> Option<Roles> {
+    let any = config.allow.iter().find(|allowed| allowed.who == Who::AnyLocalUser)?;
+    (!has_token(config)).then_some(any.roles)
+}
+
+/// The callers that need no authentication though they may be others, and the settings that let them in.
+fn open_to(config: &Config) -> Vec<String> {
+    let any_user = roles_of_any_user(config)
+        .map(|roles| format!("every user of this machine may call it (allow: any-local-user, {roles})"));
+    let remote = |setting: &Setting, address: Option<SocketAddr>, reads: &str| {
+        let address = address.filter(|address| !address.ip().is_loopback())?;
+        Some(format!("every machine that reaches {address} can read {reads} ({})", setting.key))
+    };
+    let dump = remote(&settings::DUMP_LISTEN, config.dump_listen, "all jobs");
+    let http = remote(&settings::HTTP_LISTEN, config.http_listen, "the names and numbers of jobs");
+    [any_user, dump, http].into_iter().flatten().collect()
+}
+
+/// The settings that the checks of a deployment concern.
 fn checked_settings(config: &Config) -> CheckedSettings {
     let files = &config.credential_files;
     let has_password = config.digest.is_some() || files.digest.is_some();
@@ -384,6 +407,7 @@ fn checked_settings(config: &Config) -> CheckedSettings {
         timeout: config.zookeeper.is_some().then_some(config.session_timeout),
         has_digest_in_clear: files.ca.is_none() && (has_password || files.sasl.is_some()),
         has_open_nodes: files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto,
+        open_to: open_to(config),
         certificates: [
             ("tls_cert", config.tls.as_ref().map(|tls| &tls.cert)),
             ("zookeeper_cert", files.cert.as_ref()),

@@ -164,6 +164,11 @@ pub fn disabled_time(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::DISABLED)
 }
 
+/// Reads for how long a command checks again, in the settings' form. The error names the mistake and the allowed values.
+pub fn wait_time(text: &str) -> Result<Duration, String> {
+    value::duration(text, &value::ANSWER)
+}
+
 /// Reads a time limit of a lock in the settings' form. The error names the mistake and the allowed values.
 pub fn lock_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::LOCK)

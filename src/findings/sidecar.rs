@@ -88,6 +88,18 @@ pub enum Trouble {
     DigestInClear,
     /// Every client of ZooKeeper may change the nodes.
     NodesWorldWritable,
+    /// Others may call the sidecar without authentication.
+    ListenerOpen {
+        /// The callers, and the settings that let them in. Not empty.
+        callers: Vec<String>,
+    },
+    /// The command that asks is of another version than the sidecar.
+    VersionDiffers {
+        /// The version of the command.
+        command: String,
+        /// The version of the sidecar.
+        sidecar: String,
+    },
     /// A certificate that the sidecar shows expires soon, or has expired.
     CertExpires {
         /// The setting of its file.
@@ -152,6 +164,8 @@ impl Trouble {
             Self::SidecarDraining => ("SIDECAR_DRAINING", Warning),
             Self::DigestInClear => ("DIGEST_IN_CLEAR", Warning),
             Self::NodesWorldWritable => ("NODES_WORLD_WRITABLE", Warning),
+            Self::ListenerOpen { .. } => ("LISTENER_OPEN", Warning),
+            Self::VersionDiffers { .. } => ("VERSION_DIFFERS", Warning),
             Self::CertExpires { has_expired: false, .. } => ("CERT_EXPIRES", Warning),
             Self::CertExpires { has_expired: true, .. } => ("CERT_EXPIRES", Error),
             Self::PodNotNative { .. } => ("POD_NOT_NATIVE", Warning),
@@ -239,6 +253,12 @@ impl Trouble {
             Self::NodesWorldWritable => {
                 "every client of ZooKeeper may change the nodes of the sidecar".to_owned()
             }
+            Self::ListenerOpen { callers } => {
+                format!("the sidecar answers without authentication: {}", callers.join("; "))
+            }
+            Self::VersionDiffers { command, sidecar } => {
+                format!("the sidecar is of version {sidecar}, and this command is of version {command}")
+            }
             Self::CertExpires { setting, end, has_expired } => {
                 let word = if *has_expired { "has expired" } else { "expires" };
                 format!("the certificate of {setting} {word} at {end}: from then on others refuse it")
@@ -298,6 +318,10 @@ impl Trouble {
             Self::SidecarDraining => "start the sidecar anew, unless it is to stop",
             Self::DigestInClear => "set zookeeper_ca, and the secure ports of the servers in zookeeper",
             Self::NodesWorldWritable => "set zookeeper_acl",
+            Self::ListenerOpen { .. } => {
+                "change the setting; if it is intended, leave the check out: `--skip listeners`"
+            }
+            Self::VersionDiffers { .. } => "ask with the program of the sidecar's version",
             Self::CertExpires { .. } => "renew the certificate in its file; the sidecar needs no restart",
             Self::PodNotNative { .. } => "make it an init container with `restartPolicy: Always`",
             Self::PodNoDrain { .. } => {

@@ -44,7 +44,7 @@ def lock_token(sidecar: Sidecar) -> int:
 
 def codes(*words: str) -> tuple[list[str], int]:
     """The codes that `doctor` finds, and its exit status."""
-    ended = command("doctor", *words, "--json", "--without-jobs")
+    ended = command("doctor", *words, "--json", "--skip", "jobs")
     checks = [json.loads(line) for line in ended.stdout.splitlines()]
     return [finding["code"] for check in checks for finding in check["findings"]], ended.returncode
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
-from support.doctor import at, codes, doctor, findings, outcomes
+from support.doctor import at, checks, codes, doctor, findings, outcomes
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER
-from support.processes import PATIENCE, eventually, sidekeeper_binary
+from support.processes import PATIENCE, eventually, free_port, sidekeeper_binary
 
 
 def test_op_4_a_healthy_fleet_has_no_finding_and_each_fault_is_named_and_ended_by_its_remedy(fleet: Fleet) -> None:
@@ -34,7 +35,7 @@ def test_op_4_a_healthy_fleet_has_no_finding_and_each_fault_is_named_and_ended_b
         subprocess.run([str(sidekeeper_binary()), *remedy, *here], check=True, timeout=PATIENCE)
     fleet.settle(*applications)
     assert codes(*here, "--strict") == ([], 0)
-    assert codes(*here, "--without-jobs") == ([], 0)
+    assert codes(*here, "--skip", "jobs") == ([], 0)
 
 
 def test_op_4_a_session_that_is_shortened_and_one_that_is_away_are_named(fleet: Fleet) -> None:
@@ -78,6 +79,69 @@ def test_op_4_a_password_in_clear_and_a_sidecar_that_drains_are_named(fleet: Fle
     drain = [str(sidekeeper_binary()), "drain", *at(sidecar)]
     subprocess.run(drain, check=True, timeout=PATIENCE, capture_output=True)
     assert codes(*at(sidecar)) == (["SIDECAR_DRAINING", "DIGEST_IN_CLEAR"], 0)
+
+
+def test_op_4_listeners_that_are_open_to_others_are_named(fleet: Fleet) -> None:
+    http = ["--http-listen", f"0.0.0.0:{free_port()}", "--http-access", "anybody"]
+    sidecar = fleet.sidecar(1, options=["--allow", "any-local-user", *http])
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    [finding] = findings(*at(sidecar))
+    assert finding["code"] == "LISTENER_OPEN"
+    for opened in ("any-local-user", http[1]):
+        assert opened in finding["message"]
+    assert codes(*at(sidecar), "--skip", "listeners", "--strict") == ([], 0)
+
+
+def test_only_and_skip_choose_the_checks(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    fleet.tree.create("sharding/3/disabled")
+    here = at(applications[0].sidecar)
+    assert outcomes(*here, "--only", "quota,command") == {"command": "OK", "quota": "OK"}
+    assert {check["category"] for check in checks(*here, "--only", "registry")} == {"registry"}
+    assert codes(*here, "--only", "jobs") == (["ITEM_DISABLED"], 2)
+    assert codes(*here, "--only", "registry,jobs", "--skip", "jobs") == ([], 0)
+    without = outcomes(*here, "--skip", "jobs,quota")
+    assert "session" in without
+    assert not {"quota", JOB} & without.keys()
+    # A wrong word must not look like a fleet without faults.
+    for wrong in (["--only", "quotas"], ["--only", "quota", "--skip", "registry"]):
+        assert doctor(*here, *wrong).returncode == 64
+    zookeeper = ["--zookeeper", fleet.server.address, "--namespace", fleet.namespace]
+    assert doctor(*zookeeper, "--only", "sidecar").returncode == 64
+    assert codes(*zookeeper, "--only", "jobs") == (["ITEM_DISABLED"], 2)
+
+
+def test_wait_checks_again_until_no_check_finds_an_error(fleet: Fleet) -> None:
+    applications = fleet.three(cron=NEVER)
+    fleet.tree.create("sharding/3/disabled")
+    here = at(applications[0].sidecar)
+    ended = doctor(*here, "--only", "jobs", "--wait", "1500ms", "--json")
+    assert [json.loads(line)["findings"][0]["code"] for line in ended.stdout.splitlines()] == ["ITEM_DISABLED"]
+    assert ended.returncode == 2
+    call = [str(sidekeeper_binary()), "doctor", *here, "--wait", f"{PATIENCE:.0f}s"]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stdout is not None
+        assert waiting.stderr.readline() == "sidekeeper: 1 checks with errors, 0 with warnings; checking again\n"
+        fleet.tree.delete("sharding/3/disabled")
+        fleet.settle(*applications)
+        assert waiting.wait(2 * PATIENCE) == 0
+        lines = waiting.stdout.read().splitlines()
+    assert lines[0] == "sidecar"
+    assert lines.count("sidecar") == 1
+    assert "ITEM_DISABLED" not in "".join(lines)
+
+
+def test_wait_awaits_a_sidecar_that_is_not_there_yet(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1)
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    sidecar.terminate()
+    call = [str(sidekeeper_binary()), "doctor", *at(sidecar), "--wait", f"{PATIENCE:.0f}s"]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert str(sidecar.socket) in waiting.stderr.readline()
+        fleet.sidecar(1)
+        assert waiting.wait(2 * PATIENCE) == 0
 
 
 def test_op_5_the_checks_change_no_node_and_leave_no_watch(fleet: Fleet) -> None:

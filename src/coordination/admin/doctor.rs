@@ -2,6 +2,7 @@
 //!
 //! The checks come in the order in which one rests on another: without a session the checks of the session are skipped.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -24,6 +25,9 @@ const VERSION_MIN: (u32, u32) = (3, 6);
 const SLOW: Duration = Duration::from_secs(1);
 /// The part of a quota that may be used, in percent.
 const QUOTA_PERCENT: u64 = 80;
+
+/// The group of the checks of jobs. Each is named after its job.
+pub const JOBS: &str = "jobs";
 
 /// The facts about a sidecar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub struct Facts {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
+    /// The callers that need no authentication though they may be others, and the settings that let them in.
+    pub open_to: Vec<String>,
     /// The certificates that the sidecar shows: the setting of the file, and when the first of its chain expires.
     pub certificates: Vec<(&'static str, Timestamp)>,
     /// The wall clock.
@@ -143,10 +149,40 @@ pub fn check(facts: &Facts) -> Vec<Check> {
             "the nodes have an owner",
             fault(facts.has_open_nodes, Trouble::NodesWorldWritable),
         ),
+        (
+            "security",
+            "listeners",
+            "others do not reach the sidecar without authentication",
+            fault(!facts.open_to.is_empty(), Trouble::ListenerOpen { callers: facts.open_to.clone() }),
+        ),
         ("security", "certificates", "no certificate expires within 30 days", certificates(facts)),
     ];
     let check = |(category, name, expects, result)| Check { category, name, expects, result };
     checks.into_iter().map(check).collect()
+}
+
+/// The check of a command that asks a sidecar; the sidecar itself does not know it. `None`: the sidecar has not told its version.
+pub fn check_command(command: &str, sidecar: Option<&str>) -> Check {
+    let result = match sidecar {
+        None => Err(Failed::Skipped),
+        Some(sidecar) if sidecar == command => Ok(()),
+        Some(sidecar) => Err(Failed::Found(Trouble::VersionDiffers {
+            command: command.to_owned(),
+            sidecar: sidecar.to_owned(),
+        })),
+    };
+    Check {
+        category: "sidecar",
+        name: "command",
+        expects: "this command is of the sidecar's version",
+        result,
+    }
+}
+
+/// The groups of checks and the checks, by name. The checks of jobs have only their group, [`JOBS`].
+pub fn names() -> BTreeSet<&'static str> {
+    let checks = check(&Facts::default()).into_iter().chain([check_command("", None)]);
+    checks.flat_map(|check| [check.category, check.name]).chain([JOBS]).collect()
 }
 
 /// Checks the servers, if there are any.
@@ -281,7 +317,7 @@ mod tests {
     #[test]
     fn op_4_each_fault_of_a_sidecar_is_named_alone_and_in_pairs_and_a_sidecar_that_is_well_has_none() {
         type Inflict = fn(&mut Facts);
-        let faults: [(&str, Inflict); 14] = [
+        let faults: [(&str, Inflict); 15] = [
             ("RUNTIME_STALLS", |facts| facts.stall = Some(Duration::from_secs(2))),
             ("SIDECAR_DRAINING", |facts| facts.is_draining = true),
             ("REGISTRY_SERVER_AWAY", |facts| {
@@ -302,6 +338,7 @@ mod tests {
             }),
             ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
             ("NODES_WORLD_WRITABLE", |facts| facts.has_open_nodes = true),
+            ("LISTENER_OPEN", |facts| facts.open_to = vec!["all users, by `allow`".to_owned()]),
             ("CERT_EXPIRES", |facts| {
                 facts.certificates.push(("zookeeper_cert", Timestamp::UNIX_EPOCH + EXPIRY));
             }),
@@ -337,6 +374,28 @@ mod tests {
             assert_eq!(found, Err(Failed::Found(Trouble::RegistryQuota(nodes(used)))));
             assert_eq!(Trouble::RegistryQuota(nodes(used)).severity(), severity);
         }
+    }
+
+    #[test]
+    fn a_command_of_another_version_than_the_sidecar_is_named() {
+        assert_eq!(check_command("0.2.0", Some("0.2.0")).result, Ok(()));
+        assert_eq!(check_command("0.2.0", None).result, Err(Failed::Skipped));
+        let Err(Failed::Found(trouble)) = check_command("0.2.0", Some("0.1.0")).result else {
+            panic!("nothing is found")
+        };
+        assert_eq!((trouble.code(), trouble.severity()), ("VERSION_DIFFERS", Severity::Warning));
+        assert_eq!(
+            trouble.message(),
+            "the sidecar is of version 0.1.0, and this command is of version 0.2.0"
+        );
+    }
+
+    #[test]
+    fn a_name_means_one_check_or_one_group() {
+        let checks = check(&Facts::default()).into_iter().chain([check_command("", None)]);
+        let checks: Vec<_> = checks.collect();
+        let groups: BTreeSet<_> = checks.iter().map(|check| check.category).chain([JOBS]).collect();
+        assert_eq!(names().len(), checks.len() + groups.len());
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct CheckedSettings {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
+    /// The callers that need no authentication though they may be others, and the settings that let them in.
+    pub open_to: Vec<String>,
     /// The files with certificates that the sidecar shows, with their settings.
     pub certificates: Vec<(&'static str, PathBuf)>,
 }
@@ -94,6 +96,7 @@ pub async fn facts(
         is_draining,
         has_digest_in_clear: settings.has_digest_in_clear,
         has_open_nodes: settings.has_open_nodes,
+        open_to: settings.open_to.clone(),
         certificates,
         now: now.wall,
     }
