@@ -37,13 +37,13 @@ use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Served, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
-use crate::config::settings::{self, Setting};
 use crate::config::{Config, Listen, ListenAddress, Rights, Roles, Who};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::credential_file::{CertificateEnd, CertificateEnds};
 use crate::dump;
 use crate::extension::lock::Roots;
+use crate::findings::sidecar::Door;
 use crate::http;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
@@ -385,16 +385,12 @@ fn roles_of_any_user(config: &Config) -> Option<Roles> {
     (!has_token(config)).then_some(any.roles)
 }
 
-/// The callers that need no authentication though they may be others, and the settings that let them in.
-fn open_to(config: &Config) -> Vec<String> {
-    let any_user = roles_of_any_user(config)
-        .map(|roles| format!("every user of this machine may call it (allow: any-local-user, {roles})"));
-    let remote = |setting: &Setting, address: Option<SocketAddr>, reads: &str| {
-        let address = address.filter(|address| !address.ip().is_loopback())?;
-        Some(format!("every machine that reaches {address} can read {reads} ({})", setting.key))
-    };
-    let dump = remote(&settings::DUMP_LISTEN, config.dump_listen, "all jobs");
-    let http = remote(&settings::HTTP_LISTEN, config.http_listen, "the names and numbers of jobs");
+/// The settings that let others in without authentication.
+fn doors(config: &Config) -> Vec<Door> {
+    let any_user = roles_of_any_user(config).map(|roles| Door::AnyLocalUser { roles: roles.to_string() });
+    let is_remote = |address: &SocketAddr| !address.ip().is_loopback();
+    let dump = config.dump_listen.filter(is_remote).map(Door::Dump);
+    let http = config.http_listen.filter(is_remote).map(Door::Http);
     [any_user, dump, http].into_iter().flatten().collect()
 }
 
@@ -407,7 +403,7 @@ fn checked_settings(config: &Config) -> CheckedSettings {
         timeout: config.zookeeper.is_some().then_some(config.session_timeout),
         has_digest_in_clear: files.ca.is_none() && (has_password || files.sasl.is_some()),
         has_open_nodes: files.cert.is_some() && !has_user && config.zookeeper_acl == Acl::Auto,
-        open_to: open_to(config),
+        doors: doors(config),
         certificates: [
             ("tls_cert", config.tls.as_ref().map(|tls| &tls.cert)),
             ("zookeeper_cert", files.cert.as_ref()),

@@ -17,7 +17,7 @@ use tonic::Status;
 use super::endpoint::{SidecarArgs, authorized, refused};
 use super::explain::finding_in_json;
 use super::registry::{Registry, RegistryArgs, failed};
-use super::{ANSWER_IS_NO, Failure, USAGE, json_line, print, printable};
+use super::{ANSWER_IS_NO, Failure, TRY_AGAIN, USAGE, json_line, print, printable};
 use crate::api::{finding, status};
 use crate::config;
 use crate::coordination::admin::doctor::{JOBS, check, check_command, names};
@@ -30,6 +30,8 @@ use crate::runner::clock::Clock;
 
 /// How long to wait for all answers: thousands of jobs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long to wait for the version of the sidecar, which asks nobody for it.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a manifest that are read: more than etcd takes for an object.
 const MANIFEST_LIMIT: u64 = 4 * 1024 * 1024;
 /// The largest accepted answer, in bytes.
@@ -98,6 +100,10 @@ impl Counts {
     fn has_fault(&self, strict: bool) -> bool {
         self.errors > 0 || strict && self.warnings > 0
     }
+
+    fn faults(&self) -> String {
+        format!("{} checks with errors, {} with warnings", self.errors, self.warnings)
+    }
 }
 
 /// Where the results go.
@@ -130,34 +136,48 @@ impl Output {
 type Checks = BoxStream<'static, Result<CheckDeploymentResponse, Status>>;
 
 pub(super) async fn doctor(args: DoctorArgs) -> Result<ExitCode, Failure> {
-    let clock = Clock::start();
-    let end = args.wait.map(|limit| clock.now().mono + limit);
-    let mut told = String::new();
-    loop {
-        let mut output = if end.is_some() { Output::Later(String::new()) } else { Output::Now };
+    let Some(limit) = args.wait else {
+        let mut output = Output::Now;
         let round = round(&args, &mut output).await;
-        let is_over = match &round {
-            Ok(counts) => !counts.has_fault(args.strict),
-            Err(failure) => failure.code == USAGE,
-        };
-        if is_over || end.is_none_or(|end| clock.now().mono + PAUSE > end) {
-            output.end()?;
-            let has_fault = round?.has_fault(args.strict);
-            return Ok(if has_fault { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS });
-        }
-        let reason = match &round {
-            Ok(Counts { errors, warnings, .. }) => {
-                format!("{errors} checks with errors, {warnings} with warnings")
+        return conclude(&args, output, round);
+    };
+    let clock = Clock::start();
+    let mut last = None;
+    let rounds = async {
+        loop {
+            let mut output = Output::Later(String::new());
+            let round = round(&args, &mut output).await;
+            let (is_over, reason) = match &round {
+                Ok(counts) => (!counts.has_fault(args.strict), counts.faults()),
+                Err(failure) => (failure.code == USAGE, printable(&format!("{:#}", failure.error))),
+            };
+            if !is_over && last.as_ref().is_none_or(|(_, _, told)| *told != reason) {
+                // A closed standard error does not matter.
+                let _ = writeln!(io::stderr(), "sidekeeper: {reason}; checking again");
             }
-            Err(failure) => printable(&format!("{:#}", failure.error)),
-        };
-        if reason != told {
-            // A closed standard error does not matter.
-            let _ = writeln!(io::stderr(), "sidekeeper: {reason}; checking again");
-            told = reason;
+            last = Some((output, round, reason));
+            if is_over {
+                return;
+            }
+            clock.sleep(PAUSE).await;
         }
-        clock.sleep(PAUSE).await;
+    };
+    // The time may also end a round: a sidecar that hangs answers nothing.
+    tokio::select! {
+        () = rounds => {}
+        () = clock.sleep(limit) => {}
     }
+    let Some((output, round, _)) = last else {
+        return Err(Failure { code: TRY_AGAIN, error: anyhow!("the checks did not end within {limit:?}") });
+    };
+    conclude(&args, output, round)
+}
+
+/// Prints what is left, and ends with the status of a round.
+fn conclude(args: &DoctorArgs, output: Output, round: Result<Counts, Failure>) -> Result<ExitCode, Failure> {
+    output.end()?;
+    let has_fault = round?.has_fault(args.strict);
+    Ok(if has_fault { ExitCode::from(ANSWER_IS_NO) } else { ExitCode::SUCCESS })
 }
 
 /// Makes all checks once.
@@ -193,7 +213,7 @@ fn checks_of_pod(file: &Path) -> Result<Checks, Failure> {
 async fn ask(args: &DoctorArgs) -> Result<Checks, Failure> {
     let channel = args.sidecar.sidecar()?.connect().await?;
     let mut status = authorized(GetStatusRequest {})?;
-    status.set_timeout(ANSWER_TIMEOUT);
+    status.set_timeout(STATUS_TIMEOUT);
     let mut client = SidecarServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
     // If the sidecar refuses it, it may still answer the rest.
     let version = client.get_status(status).await.ok().map(|status| status.into_inner().version);

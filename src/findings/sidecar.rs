@@ -1,5 +1,7 @@
 //! Everything that can be wrong with a sidecar, its session and its settings.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -90,8 +92,8 @@ pub enum Trouble {
     NodesWorldWritable,
     /// Others may call the sidecar without authentication.
     ListenerOpen {
-        /// The callers, and the settings that let them in. Not empty.
-        callers: Vec<String>,
+        /// The settings that let them in. Not empty.
+        doors: Vec<Door>,
     },
     /// The command that asks is of another version than the sidecar.
     VersionDiffers {
@@ -140,6 +142,39 @@ pub enum Trouble {
         /// The other container.
         container: String,
     },
+}
+
+/// A setting that lets others in without authentication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Door {
+    /// `allow` has `any-local-user`, and callers need no token.
+    AnyLocalUser {
+        /// The roles of these users.
+        roles: String,
+    },
+    /// Other machines reach the address of `dump_listen`.
+    Dump(SocketAddr),
+    /// Other machines reach the address of `http_listen`.
+    Http(SocketAddr),
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AnyLocalUser { roles } => {
+                write!(f, "every user of this machine may call it (allow: any-local-user, {roles})")
+            }
+            Self::Dump(address) => {
+                write!(f, "every machine that reaches {address} can read all jobs (dump_listen)")
+            }
+            Self::Http(address) => {
+                write!(
+                    f,
+                    "every machine that reaches {address} can read the names and numbers of jobs (http_listen)"
+                )
+            }
+        }
+    }
 }
 
 impl Trouble {
@@ -253,8 +288,9 @@ impl Trouble {
             Self::NodesWorldWritable => {
                 "every client of ZooKeeper may change the nodes of the sidecar".to_owned()
             }
-            Self::ListenerOpen { callers } => {
-                format!("the sidecar answers without authentication: {}", callers.join("; "))
+            Self::ListenerOpen { doors } => {
+                let doors: Vec<_> = doors.iter().map(ToString::to_string).collect();
+                format!("the sidecar answers without authentication: {}", doors.join("; "))
             }
             Self::VersionDiffers { command, sidecar } => {
                 format!("the sidecar is of version {sidecar}, and this command is of version {command}")

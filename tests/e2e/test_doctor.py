@@ -144,6 +144,19 @@ def test_wait_awaits_a_sidecar_that_is_not_there_yet(fleet: Fleet) -> None:
         assert waiting.wait(2 * PATIENCE) == 0
 
 
+def test_wait_ends_when_its_time_is_over_though_the_sidecar_hangs(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1, "60s")
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    sidecar.freeze()
+    try:
+        # Without the time it would wait for minutes.
+        ended = doctor(*at(sidecar), "--wait", "2s")
+    finally:
+        sidecar.thaw()
+    assert (ended.returncode, ended.stdout) == (75, "")
+    assert "the checks did not end within 2s" in ended.stderr
+
+
 def test_op_5_the_checks_change_no_node_and_leave_no_watch(fleet: Fleet) -> None:
     applications = fleet.three(cron=NEVER)
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::extension::restored::Restored;
-use crate::findings::sidecar::Trouble;
+use crate::findings::sidecar::{Door, Trouble};
 use crate::tree::{Quota, Server};
 
 /// A clock that differs less is left alone: the difference contains the travel of a change.
@@ -60,8 +60,8 @@ pub struct Facts {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
-    /// The callers that need no authentication though they may be others, and the settings that let them in.
-    pub open_to: Vec<String>,
+    /// The settings that let others in without authentication.
+    pub doors: Vec<Door>,
     /// The certificates that the sidecar shows: the setting of the file, and when the first of its chain expires.
     pub certificates: Vec<(&'static str, Timestamp)>,
     /// The wall clock.
@@ -153,7 +153,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
             "security",
             "listeners",
             "others do not reach the sidecar without authentication",
-            fault(!facts.open_to.is_empty(), Trouble::ListenerOpen { callers: facts.open_to.clone() }),
+            fault(!facts.doors.is_empty(), Trouble::ListenerOpen { doors: facts.doors.clone() }),
         ),
         ("security", "certificates", "no certificate expires within 30 days", certificates(facts)),
     ];
@@ -338,7 +338,9 @@ mod tests {
             }),
             ("DIGEST_IN_CLEAR", |facts| facts.has_digest_in_clear = true),
             ("NODES_WORLD_WRITABLE", |facts| facts.has_open_nodes = true),
-            ("LISTENER_OPEN", |facts| facts.open_to = vec!["all users, by `allow`".to_owned()]),
+            ("LISTENER_OPEN", |facts| {
+                facts.doors = vec![Door::AnyLocalUser { roles: "view".to_owned() }];
+            }),
             ("CERT_EXPIRES", |facts| {
                 facts.certificates.push(("zookeeper_cert", Timestamp::UNIX_EPOCH + EXPIRY));
             }),

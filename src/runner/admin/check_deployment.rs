@@ -14,6 +14,7 @@ use crate::coordination::admin::explain::Explanation;
 use crate::credential_file::public;
 use crate::extension::path::ExtensionPaths;
 use crate::extension::restored::Restored;
+use crate::findings::sidecar::Door;
 use crate::job::JobName;
 use crate::pem;
 use crate::registry;
@@ -44,8 +45,8 @@ pub struct CheckedSettings {
     pub has_digest_in_clear: bool,
     /// Whether every client of ZooKeeper may change the nodes.
     pub has_open_nodes: bool,
-    /// The callers that need no authentication though they may be others, and the settings that let them in.
-    pub open_to: Vec<String>,
+    /// The settings that let others in without authentication.
+    pub doors: Vec<Door>,
     /// The files with certificates that the sidecar shows, with their settings.
     pub certificates: Vec<(&'static str, PathBuf)>,
 }
@@ -96,7 +97,7 @@ pub async fn facts(
         is_draining,
         has_digest_in_clear: settings.has_digest_in_clear,
         has_open_nodes: settings.has_open_nodes,
-        open_to: settings.open_to.clone(),
+        doors: settings.doors.clone(),
         certificates,
         now: now.wall,
     }
