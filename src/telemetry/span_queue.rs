@@ -213,6 +213,7 @@ impl Sender {
 
     /// Sends what comes into the queue, until it has ended.
     pub(super) async fn run(self, queue: &SpanQueue) {
+        let mut has_failed_at_end = false;
         loop {
             let is_full = timeout(PERIOD, queue.due.notified()).await.is_ok();
             loop {
@@ -220,7 +221,9 @@ impl Sender {
                 let Some(batch) = queue.take(is_full) else { break };
                 let is_last = queue.is_last();
                 let Err((status, batch)) = self.send(queue, batch).await else { continue };
-                let is_sent_again = is_passing(&status) && !is_last;
+                // At the end once: a request may break with its connection, and the next one with the rest of it.
+                let is_sent_again = is_passing(&status) && !has_failed_at_end;
+                has_failed_at_end = is_last;
                 tracing::warn!(
                     event = "TRACES_NOT_EXPORTED",
                     count = batch.count(),
@@ -234,7 +237,7 @@ impl Sender {
                 } else {
                     queue.lose(batch.count());
                 }
-                if is_last {
+                if is_last && !is_sent_again {
                     return queue.lose(queue.lock().spans);
                 }
                 let _ = timeout(PERIOD, queue.ended()).await;
